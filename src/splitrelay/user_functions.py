@@ -29,6 +29,11 @@ def get_function_name(name: str) -> str:
     return name.partition(":")[2].partition("-")[0]
 
 
+def get_short_name(name: str) -> str:
+    """Return the readable part of `python:NAME-HASH`, and every other name as it is."""
+    return get_function_name(name) if name.startswith(f"{PYTHON}:") else name
+
+
 def load_user_function(kind: str, name: str) -> Any:
     """Import the function `module:function`. The module may be a file in the current folder.
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.api.inputs import make_data
-from splitrelay.api.objects import name_algorithm, name_metrics, name_object, name_order, name_part
-from splitrelay.api.partitions import SCHEMES, divide, list_scheme_settings
+from splitrelay.api.objects import is_ready_algorithm, name_algorithm, name_metrics, name_object, name_order, name_part
+from splitrelay.api.partitions import SCHEMES, divide, list_scheme_settings, names_clients
 from splitrelay.api.progress import show_progress
 from splitrelay.api.runs import Run
 from splitrelay.api.task import build_module
@@ -22,6 +22,12 @@ from splitrelay.runs.execute import build_trainer, execute, keep_threads
 from splitrelay.runs.run_directory import RunDirectory, build_row
 from splitrelay.runs.spec import Spec, make_spec
 from splitrelay.runs.trainer import Trainer
+
+ALGORITHM_KEYS = (  # keys without effect if the algorithm is an object
+    "eta", "eta_server", "K", "tau", "momentum", "nesterov", "clip", "per_half", "weight_decay", "optimiser", "beta1",
+    "beta2", "epsilon", "state", "schedule", "warmup", "period", "factor", "gamma", "weighted", "G", "prox",
+    "server_momentum", "server_beta2", "server_epsilon",
+)  # fmt: skip
 
 
 def fit(
@@ -53,19 +59,21 @@ def fit(
         y: Targets, unless X contains them.
         clients: The client of each sample, for example the ward of each patient. With a data frame or a file also the
             name of a column.
-        partition: How samples are divided if `clients` is not given: `sr.ExDir(...)`, `sr.IID(...)`, a `Partition`, or
-            a function of y. Without both, all samples belong to one client.
+        partition: How samples are divided if `clients` is not given: `sr.ExDir(...)`, `sr.IID(...)`, a `Partition`, a
+            function of y, a file (.npz), or the name of a scheme with its settings (M, C, alpha, ...). Without both,
+            all samples belong to one client.
         test: A pair (X, y), or the share of samples to hold out. The default is 0.2.
         cut: The last layer of the client half. The default is the first possible cut.
         algorithm: The name of an algorithm, or an algorithm object, which then decides eta and K.
-        order: The name of an order, or a function of the round that returns its clients.
+        order: The name of an order, a function of the round that returns its clients, or one list for every round.
         loss: The name of a loss, or a function (outputs, targets). The default follows from the targets.
         metrics: Names of metrics, or functions (outputs, targets).
         out: A run directory. The same call continues a run that was stopped.
         device: The torch device.
         workers: Clients that train at the same time, where the algorithm allows it.
         progress: Whether to show a progress bar. The default is to show it to a person.
-        settings: Any other key of a spec: K, eta, R, S, batch, clip, momentum, seed, label, target, ...
+        settings: Any other key of a spec: K, eta, R, S, batch, clip, momentum, seed, label, target, ... `schedule` can
+            be a function of the round that returns a factor of eta.
 
     Returns:
         The run: `run.model`, `run.metrics`, `run.frame()`, `run.plot()`.
@@ -84,6 +92,8 @@ def fit(
         >>> run.metrics["auroc"] > 0.9
         True
     """
+    if y is not None and clients is None and names_clients(partition, len(y)):
+        clients, partition = partition, None
     data, keys = make_data(X, y, clients, test, settings)
     if data is not None:
         keys["data"] = name_object(data.train, lambda: data, name="data")
@@ -93,8 +103,12 @@ def fit(
             keys["target"] = data.train.target
     elif partition is not None:
         keys |= list_scheme_settings(partition) if isinstance(partition, SCHEMES) else {"partition": partition}
-    named = {"model": net, "loss": loss}
+    if isinstance(loss, type):
+        raise InputError("a class is no loss", value=loss.__name__, hint=f"Give an object: {loss.__name__}().")
+    named = {"model": net, "loss": loss, "schedule": keys.pop("schedule", None)}
     keys |= {key: name_part(each) for key, each in named.items() if each is not None}
+    if is_ready_algorithm(algorithm):
+        _check_no_algorithm_keys(keys)
     keys |= {"algorithm": name_algorithm(algorithm), "metrics": name_metrics(metrics)}
     if order is not None:
         keys["order"] = name_order(order)
@@ -115,10 +129,20 @@ def _make_partition_keys(data: DataSet, clients: Any, partition: Any, settings: 
         return {"partition": "column", "M": len(set(owners.tolist()))}
     if partition is None:
         return {"partition": "iid", "M": settings.get("M", 1)}
+    if isinstance(partition, str | Path):
+        return {"partition": str(partition)}
     if isinstance(partition, SCHEMES):
         return list_scheme_settings(partition)
     divided = divide(partition, data.train.y, seed=0)
     return {"partition": name_object(divided.indices, lambda y: divided, name="partition"), "M": divided.M}
+
+
+def _check_no_algorithm_keys(keys: Mapping[str, Any]) -> None:
+    """Raise InputError for settings without effect, because an algorithm object has its own step and K."""
+    idle = [key for key in ALGORITHM_KEYS if keys.get(key) is not None]
+    if idle:
+        hint = "Remove them, or give them to the object: sr.SSL(sr.Step(eta=0.1), K=5)."
+        raise InputError("the algorithm is an object with settings of its own", value=", ".join(idle), hint=hint)
 
 
 def _train_in_memory(spec: Spec, device: str, workers: int, progress: bool | None) -> Run:
@@ -155,5 +179,6 @@ def _check_evaluation(trainer: Trainer) -> None:
             trainer.evaluator.score(trainer.x0())
     except (IndexError, RuntimeError) as error:
         what = f"the outputs of model {trainer.model_spec.name} do not fit the targets"
-        value = str(error).splitlines()[0]
-        raise InputError(what, value=value, limit="an output for each class or target") from error
+        value, is_real = str(error).splitlines()[0], trainer.network.images.target == "real"
+        hint = "These targets are real numbers. If they are classes, set target='classes'." if is_real else None
+        raise InputError(what, value=value, limit="an output for each class or target", hint=hint) from error

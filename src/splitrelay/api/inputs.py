@@ -7,12 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from splitrelay.data.images import DataSet
-from splitrelay.data.user_samples import SHARE, TableFormat, load_hugging_face, load_samples, load_table
+from splitrelay.data.user_samples import (
+    CLIENT,
+    SHARE,
+    TableFormat,
+    is_hugging_face,
+    load_hugging_face,
+    load_samples,
+    load_table,
+)
 from splitrelay.errors import InputError, UnknownName
 
 TABLE_KEYS = ("label", "categorical", "ignore", "missing", "standardize")  # keys that only a table has
 TARGET = "y"  # the name of the label column if the targets of a data frame are given separately
-CLIENT = "clients"  # the name of the client column if the clients are given separately
 
 
 def make_data(
@@ -30,11 +37,17 @@ def make_data(
             raise InputError(
                 "a file contains its labels", value=str(X), hint="Remove y, and name the column: label=..."
             )
+        if clients is not None and not isinstance(clients, str):
+            hint = "Name the column of the clients, or read the file into a data frame."
+            raise InputError("the clients of a file are one of its columns", value=type(clients).__name__, hint=hint)
         given = {"data": str(X), "client": clients, "test": test}
         return None, keys | {key: value for key, value in given.items() if value is not None}
     share = SHARE if test is None else test
-    if hasattr(X, "column_names") and hasattr(X, "features"):
-        return _load_hugging_face(X, clients, share, keys), keys
+    if isinstance(X, Mapping) and any(hasattr(part, "column_names") for part in X.values()):
+        hint = "Give one of them, and the other as the test set: X['train'], test=X['test']."
+        raise InputError("X consists of several data sets", value=", ".join(map(str, X)), hint=hint)
+    if is_hugging_face(X):
+        return _load_hugging_face(X, y, clients, share, keys), keys
     if hasattr(X, "columns") or isinstance(X, Mapping):
         return _load_frame(X, y, clients, share, keys), keys
     unused = [key for key in TABLE_KEYS if key in keys]
@@ -49,6 +62,8 @@ def _load_frame(X: Any, y: Any, clients: Any, test: Any, keys: dict[str, Any]) -
     """Load a data frame. Targets and clients are columns of it, or are given separately."""
     table = {str(name): X[name] for name in (X.columns if hasattr(X, "columns") else X)}
     label = _as_names(keys.pop("label", ()))
+    if isinstance(y, str) and not label:
+        y, label = None, (y,)
     if (y is None) == (not label):
         raise InputError("the targets of a table are one column", hint="Give y, or the name of the column: label=...")
     if y is not None:
@@ -75,8 +90,13 @@ def _load_frame(X: Any, y: Any, clients: Any, test: Any, keys: dict[str, Any]) -
     return load_table(table, form, test=test, name="table")
 
 
-def _load_hugging_face(X: Any, clients: Any, test: Any, keys: dict[str, Any]) -> DataSet:
-    return load_hugging_face(X, label=keys.pop("label", "label"), client=clients, test=test)
+def _load_hugging_face(X: Any, y: Any, clients: Any, test: Any, keys: dict[str, Any]) -> DataSet:
+    label = keys.pop("label", None)
+    if y is not None and not (isinstance(y, str) and label is None):
+        raise InputError("the targets of a data set are one of its columns", hint="Name it: label=...")
+    options: dict[str, Any] = {key: keys.pop(key) for key in ("target", "missing", "standardize") if key in keys}
+    options |= {key: _as_names(keys.pop(key)) for key in ("categorical", "ignore") if key in keys}
+    return load_hugging_face(X, y or label or "label", client=clients, test=test, **options)
 
 
 def _find_target(column: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from splitrelay.participation import Fixed
 from splitrelay.user_functions import PYTHON, register_object
 
 LENGTH = 12  # digits of a hash in a name
@@ -44,15 +45,20 @@ def name_part(part: Any) -> str:
 
 def name_algorithm(part: Any) -> str:
     """Return the name of an algorithm. An object that is ready to use is registered as a function that returns it."""
-    is_ready = not isinstance(part, str | type) and hasattr(part, "round")
-    return name_object(part, lambda: part) if is_ready else name_part(part)
+    return name_object(part, lambda: part) if is_ready_algorithm(part) else name_part(part)
+
+
+def is_ready_algorithm(part: Any) -> bool:
+    """Return whether an algorithm is an object, in contrast to a name, a class or a function."""
+    return not isinstance(part, str | type) and hasattr(part, "round")
 
 
 def name_order(part: Any) -> str:
-    """Return the name of an order. A function of the round is registered as a function that returns it.
+    """Return the name of an order. A function of the round, or a list, is registered as a function that returns it.
 
     A class, or a function of M, S and seed, makes an order and is registered as it is.
     """
+    part = Fixed(part) if isinstance(part, list | tuple) else part
     if isinstance(part, str | type) or not callable(part):
         return name_part(part)
     required = [each.name for each in inspect.signature(part).parameters.values() if each.default is each.empty]

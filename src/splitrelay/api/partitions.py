@@ -113,6 +113,13 @@ def list_scheme_settings(scheme: Scheme) -> dict[str, Any]:
     return {"partition": scheme.kind, **settings, **({} if seed is None else {"partition.seed": seed})}
 
 
+def names_clients(partition: Any, n: int) -> bool:
+    """Return whether a partition is the client of each of n samples."""
+    if isinstance(partition, str) or callable(partition) or not hasattr(partition, "__len__"):
+        return False
+    return len(partition) == n and all(np.ndim(each) == 0 for each in partition)
+
+
 def divide(partition: Any, y: Any, seed: int) -> Partition:
     """Divide samples with targets y among clients.
 

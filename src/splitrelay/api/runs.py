@@ -13,6 +13,7 @@ from splitrelay.data.optional_imports import import_optional
 from splitrelay.errors import UnknownName
 from splitrelay.runs import records
 from splitrelay.runs.spec import KEYS, Spec
+from splitrelay.user_functions import get_short_name
 
 if TYPE_CHECKING:
     import pandas
@@ -76,12 +77,17 @@ class Run:
         column = self._find_column(metric)
         ax = ax or _make_axes()
         points = [(row["round"], row[column]) for row in self.rows if row.get(column) is not None]
-        ax.plot(*zip(*points, strict=True), label=f"{self.spec.algorithm}, eta = {self.spec.optimiser.eta:g}")
+        ax.plot(*zip(*points, strict=True), label=self._describe())
         ax.set_xlabel("round")
         ax.set_ylabel(column.replace("_", " "))
         ax.grid(alpha=0.3)
         ax.legend()
         return ax
+
+    def _describe(self) -> str:
+        """Return the algorithm and its rate, which the spec does not know if the algorithm is an object."""
+        name, algorithm = get_short_name(self.spec.algorithm), self.spec.algorithm
+        return name if name != algorithm else f"{algorithm}, eta = {self.spec.optimiser.eta:g}"
 
     def _find_column(self, metric: str | None) -> str:
         columns = [name for name, value in self.rows[-1].items() if isinstance(value, float)]
@@ -97,7 +103,7 @@ class Run:
     def __repr__(self) -> str:
         metrics = ", ".join(f"{name} {_format(name, value)}" for name, value in self.metrics.items())
         where = "" if self.path is None else f", in {self.path}"
-        return f"<Run {self.spec.algorithm}, {self.rows[-1]['round']} rounds: {metrics}{where}>"
+        return f"<Run {get_short_name(self.spec.algorithm)}, {self.rows[-1]['round']} rounds: {metrics}{where}>"
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(repr(self)[1:-1])}</p>{_format_html(self.rows[-SHOWN:])}"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from splitrelay.algorithms.base import Clients, Done, Visit
 from splitrelay.api.inputs import make_data
 from splitrelay.api.objects import name_metrics, name_part
-from splitrelay.api.partitions import divide
+from splitrelay.api.partitions import divide, names_clients
 from splitrelay.data.partition import Partition
 from splitrelay.engine.base import Engine
 from splitrelay.engine.thread_pool import Pool
@@ -22,7 +22,7 @@ from splitrelay.errors import InputError
 from splitrelay.models import find_cut_index
 from splitrelay.models.layout import FlatCut
 from splitrelay.objectives.losses import TARGET_LOSSES
-from splitrelay.runs.build import build_engine, choose_threads, get_engine_name, load_data
+from splitrelay.runs.build import build_engine, build_partition, choose_threads, get_engine_name, load_data
 from splitrelay.runs.spec import Spec, make_spec
 from splitrelay.runs.trainer import Trainer
 
@@ -37,7 +37,8 @@ class SplitTask:
         cut: The last layer of the client half. The default is the first possible cut.
         data: A pair (X, y), a data set of torch, a data frame with `label=`, or the name of a known data set.
         test: A pair (X, y), or the share of samples to hold out. The default is 0.2.
-        partition: `sr.ExDir(...)`, `sr.IID(...)`, a `Partition`, a function of y, or the client of each sample.
+        partition: `sr.ExDir(...)`, `sr.IID(...)`, a `Partition`, a function of y, the client of each sample, a file
+            (.npz), or the name of a scheme with its settings (M, C, alpha, ...).
         loss: The name of a loss, or a function (outputs, targets). The default follows from the targets.
         metrics: Names of metrics, or functions (outputs, targets).
         device: The torch device.
@@ -66,26 +67,28 @@ class SplitTask:
     ) -> None:
         X, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
         samples, keys = make_data(X, y, None, test, settings)
-        if y is not None and samples is not None and len(samples.train) < len(y) and _names_clients(partition, len(y)):
+        if y is not None and samples is not None and len(samples.train) < len(y) and names_clients(partition, len(y)):
             samples, keys = make_data(X, y, partition, test, settings)  # hold out evenly over the clients
             partition = None
         self.data = samples or load_data(make_spec(**keys).data)
-        self.partition = self._divide(partition, keys.get("seed", 0))
+        keys = {"seed": 0, **keys}
+        self.partition = self._divide(partition, keys)
         names = {"model": net, "loss": loss or TARGET_LOSSES[self.data.train.target][0]}
         chosen: dict[str, Any] = {key: name_part(part) for key, part in names.items()}
         chosen["metrics"] = name_metrics(metrics)
-        self.spec: Spec = make_spec(
-            **{"seed": 0, **keys}, **chosen, M=self.partition.M, **({} if cut is None else {"cut": cut})
-        )
+        chosen |= {"M": self.partition.M} | ({} if cut is None else {"cut": cut})
+        self.spec: Spec = make_spec(**{**keys, **chosen})
         self._trainer = Trainer(self.spec, self.data, self.partition, device=device)
         if not self.spec.threads:
             self.spec = self.spec.model_copy(update={"threads": self._measure_threads()})
 
-    def _divide(self, partition: Any, seed: int) -> Partition:
+    def _divide(self, partition: Any, keys: Mapping[str, Any]) -> Partition:
+        if isinstance(partition, str | Path):
+            return build_partition(make_spec(**keys, partition=str(partition)), self.data)
         owners = getattr(self.data.train, "clients", None)
         if partition is None and owners is None:
             raise InputError("the partition is missing", hint="For example partition=sr.IID(M=5).")
-        return divide(owners if partition is None else partition, self.data.train.y, seed)
+        return divide(owners if partition is None else partition, self.data.train.y, keys["seed"])
 
     def _measure_threads(self) -> int:
         network = self._trainer.network
@@ -148,13 +151,6 @@ class _LimitedEngine:
         """Take K local steps."""
         with limit_torch_threads(self.threads):
             return self.engine.run(visit)
-
-
-def _names_clients(partition: Any, n: int) -> bool:
-    """Return whether a partition is the client of each of n samples."""
-    if isinstance(partition, str) or callable(partition) or not hasattr(partition, "__len__"):
-        return False
-    return len(partition) == n and all(np.ndim(each) == 0 for each in partition)
 
 
 def build_module(trainer: Trainer, x: torch.Tensor) -> nn.Module:

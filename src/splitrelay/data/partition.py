@@ -153,7 +153,15 @@ def collect_partition(given: Any, labels: Labels, kind: str = "given") -> Partit
         raise InputError("this is not a partition", value=type(given).__name__, hint=hint) from error
     except ContractBroken as error:
         raise InputError(f"this is not a partition: {error.what}", value=error.value, hint=hint) from None
+    check_no_empty_client(partition)
     return partition
+
+
+def check_no_empty_client(partition: Partition) -> None:
+    """Raise InputError if a client of a user's partition has no samples. Only drawn partitions have such clients."""
+    if partition.empty:
+        value = f"client {partition.empty[0]}"
+        raise InputError("a client of the partition has no samples", value=value, hint="Leave it out.")
 
 
 def check_partition(partition: Partition, N: int | None = None) -> None:

@@ -140,10 +140,24 @@ def check_finite(array: Array, of: str) -> None:
         raise InputError(f"{of} have NaN or infinite numbers", value=value, hint="Remove or replace them first.")
 
 
+def check_has_positions(x: Any) -> None:
+    """Raise InputError for data whose samples cannot be read by position, such as a generator or a DataLoader."""
+    hint = None
+    if hasattr(x, "toarray"):  # a sparse matrix
+        hint = "Give X.toarray()."
+    elif hasattr(x, "dataset") and hasattr(x, "batch_size"):
+        hint = "Give its data set: loader.dataset."
+    elif not hasattr(x, "__len__") or not hasattr(x, "__getitem__"):
+        hint = "Give arrays, or a data set with a length and an item for each position."
+    if hint is not None:
+        raise InputError("samples must be arrays, or have positions", value=type(x).__name__, hint=hint)
+
+
 def to_array(x: Any) -> Array:
     """Return an array, also of a torch tensor or a pandas column, which are recognized by their methods."""
     if hasattr(x, "detach"):
         x = x.detach().cpu()
+        x = x.float() if str(x.dtype) == "torch.bfloat16" else x  # numpy has no such type
     return np.asarray(x.to_numpy() if hasattr(x, "to_numpy") else x)
 
 

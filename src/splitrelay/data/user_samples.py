@@ -25,6 +25,7 @@ from splitrelay.data.samples import (
     SampleSet,
     Target,
     check_finite,
+    check_has_positions,
     encode_classes,
     format_names,
     sort_names,
@@ -43,6 +44,7 @@ from splitrelay.data.tables import (
 )
 from splitrelay.errors import InputError, OutOfRange, UnknownName
 
+CLIENT = "clients"  # the name of the client column if the clients are given separately
 SHARE = 0.2  # of the samples that are held out if no test set is given
 NPZ = "arrays x (or x1, x2, ...) and y"
 
@@ -354,6 +356,8 @@ def read_pair(x: Any, y: Any) -> tuple[tuple[Array, ...], Any, Any]:
     """Read arrays, a file or a data set. Return the arrays of all inputs, the targets, and a test pair or None."""
     if isinstance(x, str | Path):
         return _read_npz(Path(x).expanduser())
+    for each in (*(x if isinstance(x, tuple) else (x,)), *(() if y is None else (y,))):
+        check_has_positions(each)
     if y is None and hasattr(x, "tensors"):  # a TensorDataset of torch
         *features, y = x.tensors
         return tuple(map(to_array, features)), y, None
@@ -372,7 +376,8 @@ def _stack_samples(source: Any) -> tuple[tuple[Array, ...], Array]:
     is_pair = samples and all(isinstance(sample, tuple | list) and len(sample) >= 2 for sample in samples)
     if not is_pair:
         value = type(samples[0]).__name__ if samples else "no samples"
-        raise InputError(f"{type(source).__name__} must return pairs (features, target)", value=value)
+        hint = "Return (x, y), or ((x1, x2), y) for a model with several inputs."
+        raise InputError(f"{type(source).__name__} must return pairs (features, target)", value=value, hint=hint)
     columns = [[to_array(value) for value in column] for column in zip(*map(_flatten, samples), strict=True)]
     for column in columns:
         shapes = {value.shape for value in column}
@@ -426,7 +431,7 @@ def load_hugging_face(
     inputs: Sequence[str] = (),
     test: Any = SHARE,
     target: Target | None = None,
-    client: str | None = None,
+    client: Any = None,
     outputs: int = 0,
     name: str = "data set",
     **options: Any,
@@ -439,12 +444,15 @@ def load_hugging_face(
         inputs: The columns of the features. The default is all others.
         test: A second data set, or the share of rows that is held out.
         target: The kind of the targets; see load_samples.
-        client: The column that names the client of each row.
+        client: The column that names the client of each row, or the client of each row.
         outputs: The size of the vocabulary of tokens.
         name: The name of the data set.
         options: Further fields of `TableFormat`, for a table.
     """
     columns = _read_columns(source)
+    if client is not None and not isinstance(client, str):
+        columns[CLIENT] = to_array(client)
+        client = CLIENT
     for column in (label, *inputs, *((client,) if client else ())):
         if column not in columns:
             raise UnknownName("column", column, columns)
@@ -460,6 +468,10 @@ def load_hugging_face(
         if names is None or kind != "classes":
             return data
         return _rename_classes(data, tuple(map(str, names)))
+    if options:
+        what = f"{next(iter(options))} has an effect only on a table"
+        hint = "The columns of this data set are arrays. Choose columns before."
+        raise InputError(what, value=", ".join(one for one in chosen if columns[one].ndim > 1), hint=hint)
     pair = None if is_share(test) else _read_columns(test)
     second = test if pair is None else (tuple(pair[one] for one in chosen), pair[label])
     return load_samples(
@@ -480,6 +492,7 @@ def is_hugging_face(source: Any) -> bool:
 
 
 def _read_columns(source: Any) -> dict[str, Array]:
+    check_has_positions(source)
     plain = source.with_format("numpy")
     return {name: _stack_column(plain[name][:], name) for name in source.column_names}
 

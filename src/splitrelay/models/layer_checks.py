@@ -180,7 +180,10 @@ def _report_user_error(name: str, layer: nn.Module, h: Value) -> Iterator[None]:
         place = find_user_code(error)
         where = f", {place}" if place else ""
         what = f"layer '{name}' ({type(layer).__name__}) does not accept its input {shape}{where}"
-        raise InputError(what, value=str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+        is_whole = isinstance(h, torch.Tensor) and not h.is_floating_point()
+        hint = "Integers and bytes are for embeddings. Give numbers as float32." if is_whole else None
+        value = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(what, value=value, hint=hint) from None
 
 
 def _record_calls(name: str, module: nn.Module, entered: list[str]) -> None:

@@ -190,6 +190,9 @@ def find_cut_index(model_spec: ModelSpec, cut: str | int | None) -> int:
     if not 1 <= int(cut) <= len(layers) - 1:
         limit = f"1 <= cut <= {len(layers) - 1}, so that both halves have a layer"
         what, hint = f"cut of {model_spec.name}", None
+        if len(layers) == 1 and (model_spec.trace is None or not model_spec.trace.blocked):
+            what = f"model {model_spec.name} has one layer, so it cannot be cut"
+            raise OutOfRange(what, limit="at least two layers", value=layers[0])
         if len(layers) == 1 and model_spec.trace is not None:
             what = f"model {model_spec.name} cannot be cut: one float tensor of the batch must cross, and nothing else"
             crossing = next((values for values, _ in model_spec.trace.blocked.values()), "")

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from splitrelay.data.optional_imports import import_optional
 from splitrelay.data.samples import NO_TOKEN, Target
 from splitrelay.errors import InputError, UnknownName, WorkError, find_user_code
-from splitrelay.user_functions import get_function_name, load_user_function
+from splitrelay.user_functions import get_function_name, get_short_name, load_user_function
 
 Array = npt.NDArray[Any]
 Compute = Callable[[Array, Array], float]
@@ -66,7 +66,7 @@ class Metric:
             place = find_user_code(error)
             where = f": error in your code, {place}" if place else ""
             value = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise WorkError(f"metric {self.name} failed{where}", value=value) from error
+            raise WorkError(f"metric {get_short_name(self.name)} failed{where}", value=value) from error
 
 
 def get_metric_column(name: str) -> str:
@@ -118,7 +118,7 @@ def _get_metric(name: str, target: Target, outputs: int) -> Metric:
     if ":" in name:
         compute: Compute = load_user_function("metric", name)
         if not callable(compute):
-            raise InputError(f"metric {name} is no function", value=type(compute).__name__)
+            raise InputError(f"metric {get_short_name(name)} is no function", value=type(compute).__name__)
         return Metric(name, get_metric_column(name), compute)
     top = TOP.fullmatch(name)
     if top and target == "classes":

@@ -73,7 +73,9 @@ def load_data(spec: DataSpec) -> DataSet:
         return _call_user_data(spec)
     is_table = bool(spec.label)
     for name in TABLE_KEYS:
-        _check_effect(name, not is_table and getattr(spec, name) != fields[name].default, "data that are no table")
+        hint = f"Remove {name}, or name the column of the targets of a table: label=NAME."
+        is_idle = not is_table and getattr(spec, name) != fields[name].default
+        _check_effect(name, is_idle, "data that are no table", hint)
     test = SHARE if spec.test is None else spec.test
     if is_table:
         form = TableFormat(
@@ -227,7 +229,9 @@ def _build_user_partition(spec: Spec, data: DataSet) -> Partition:
     if len(wrong):
         value = f"client {owner[wrong[0]]} for sample {wrong[0]}"  # -1 for a sample that no client has
         raise InputError(what, value=value, limit=f"clients 0 to {part.M - 1}, and each of the {N} samples once")
-    return partition.build_partition(owner, part.M, data.train.y, part.kind, {})
+    divided = partition.build_partition(owner, part.M, data.train.y, part.kind, {})
+    partition.check_no_empty_client(divided)
+    return divided
 
 
 def split_validation(holdings: Holdings, share: float, seed: int) -> tuple[Holdings, npt.NDArray[np.int64]]:
@@ -253,13 +257,13 @@ def split_validation(holdings: Holdings, share: float, seed: int) -> tuple[Holdi
     return training, np.sort(np.concatenate(validation))
 
 
-def _check_effect(key: str, is_idle: bool, setting: str) -> None:
+def _check_effect(key: str, is_idle: bool, setting: str, hint: str = "") -> None:
     """Refuse a key that has no effect: with it, equal runs would have different names.
 
     This is checked when a run is built, not when a spec is read, so that older records can still be read.
     """
     if is_idle:
-        raise InputError(f"{key} has no effect with {setting}", hint=f"Remove {key}.")
+        raise InputError(f"{key} has no effect with {setting}", hint=hint or f"Remove {key}.")
 
 
 def get_dtype(name: str) -> torch.dtype:

@@ -498,7 +498,7 @@ def _set_value(content: dict[str, Any], name: str, value: Any) -> None:
 
 def _make_input_error(error: ValidationError) -> InputError:
     first = error.errors()[0]
-    path = ".".join(str(step) for step in first["loc"])
+    path = ".".join(str(step) for step in first["loc"] if step not in ("str", "int"))  # parts of a union type
     if first["type"] == "extra_forbidden":
         return _make_unknown_key(path)
     if not path:  # a combination of keys

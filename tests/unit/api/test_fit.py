@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import splitrelay as sr
 from splitrelay.errors import InputError, SplitrelayError
@@ -118,6 +119,10 @@ def test_a_module_starts_at_its_own_weights() -> None:
         {"label": "died"},
         {"algorithm": "sll"},
         {"optimiser": "adamm"},
+        {"loss": nn.CrossEntropyLoss},
+        {"clients": None, "partition": lambda y: [range(len(y)), []]},
+        {"clients": None, "partition": "no_such_scheme"},
+        {"clients": None, "partition": "no_such_file.npz"},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -146,8 +151,14 @@ def test_constructing_changes_no_state_of_the_process() -> None:
 
 def test_an_algorithm_object_trains_like_its_name() -> None:
     named = fit(algorithm="fedavg", weight_decay=0)
-    made = fit(algorithm=sr.FedAvg(sr.Step(eta=0.2), K=2), weight_decay=0)
+    X, y, ward = make_rows()
+    algorithm = sr.FedAvg(sr.Step(eta=0.2), K=2)
+    made = sr.fit(make_net, X, y, clients=ward, R=3, batch=5, algorithm=algorithm, progress=False)
     assert torch.equal(named.x, made.x)
+    assert "FedAvg," in repr(made)
+    with pytest.raises(InputError) as caught:  # the object has its own step and K
+        fit(algorithm=algorithm)
+    assert caught.value.value == "eta, K"
 
 
 def test_an_object_that_is_no_complete_algorithm_is_refused() -> None:
@@ -155,8 +166,9 @@ def test_an_object_that_is_no_complete_algorithm_is_refused() -> None:
         def round(self) -> None:
             """Do nothing."""
 
+    X, y, ward = make_rows()
     with pytest.raises(InputError) as caught:
-        fit(algorithm=Half())
+        sr.fit(make_net, X, y, clients=ward, algorithm=Half())
     assert caught.value.value == "init, model"
 
 
@@ -166,6 +178,22 @@ def test_an_order_can_be_a_function_of_the_round() -> None:
     with pytest.raises(InputError) as caught:
         fit(order=lambda r: [0, 77])
     assert caught.value.value == 77
+
+
+def test_an_order_can_be_a_list_and_a_schedule_a_function() -> None:
+    assert torch.equal(fit(order=[2, 0, 1]).x, fit(order=sr.Fixed([2, 0, 1])).x)
+    assert torch.equal(fit(schedule=lambda r: 0.5).x, fit(eta=0.1).x)
+    with pytest.raises(InputError):
+        fit(schedule=lambda r: -0.5)
+
+
+def test_a_partition_can_be_a_name_a_file_or_the_clients(tmp_path: Path) -> None:
+    _, _, ward = make_rows()
+    named = fit(clients=ward, out=tmp_path / "run")
+    assert torch.equal(fit(clients=None, partition=ward).x, named.x)
+    assert fit(clients=None, partition="iid", M=4).spec.partition.M == 4
+    drawn = fit(clients=None, partition="iid", M=4, out=tmp_path / "iid")
+    assert torch.equal(fit(clients=None, partition=tmp_path / "iid" / "partition.npz").x, drawn.x)
 
 
 def test_one_metric_function_needs_no_list() -> None:
@@ -233,6 +261,70 @@ def test_errors_count_the_samples_of_the_user() -> None:
     with pytest.raises(InputError) as caught:
         fit(clients=names)
     assert str(caught.value.value).endswith("sample 5")
+
+
+class Stream:
+    """An object that can be read once, such as a DataLoader."""
+
+    def __iter__(self) -> Any:
+        yield from zip(*make_rows()[:2], strict=True)
+
+
+class Sparse(Stream):
+    """A sparse matrix."""
+
+    def toarray(self) -> Array:
+        return make_rows()[0]
+
+
+@pytest.mark.parametrize(
+    ("X", "hint"),
+    [
+        (DataLoader(TensorDataset(torch.zeros(4, 3), torch.zeros(4))), "dataset"),
+        (Stream(), "arrays"),
+        (iter([1.0]), "arrays"),
+        (Sparse(), "toarray"),
+    ],
+    ids=["DataLoader", "stream", "iterator", "sparse"],
+)
+@pytest.mark.parametrize("has_targets", [True, False])
+def test_data_without_positions_are_refused(X: Any, hint: str, has_targets: bool) -> None:
+    with pytest.raises(InputError) as caught:
+        sr.fit(make_net, X, np.zeros(4, int) if has_targets else None)
+    assert hint in str(caught.value.hint)
+
+
+def test_frequent_mistakes_have_a_hint() -> None:
+    X, y, ward = make_rows()
+    with pytest.raises(InputError) as caught:  # real numbers, but the model has an output for each class
+        sr.fit(make_net, X, y.astype(float), clients=ward)
+    assert "target='classes'" in str(caught.value.hint)
+    with pytest.raises(InputError) as caught:
+        sr.fit(make_net, (10 * X).astype(int), y, clients=ward)
+    assert "float32" in str(caught.value.hint)
+    with pytest.raises(InputError) as caught:
+        sr.fit(make_net, "table.csv", label="died", clients=ward)
+    assert "column" in str(caught.value.hint)
+    with pytest.raises(InputError) as caught:
+        sr.fit(nn.Linear(3, 2), X, y, clients=ward)
+    assert "one layer" in caught.value.what
+    with pytest.raises(InputError) as caught:
+        fit(cut=1.5)
+    assert caught.value.what.startswith("model.cut ")
+
+
+def test_a_column_of_a_frame_can_be_given_by_its_name() -> None:
+    X, y, ward = make_rows()
+    table = {"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "ward": ward, "ill": y}
+    settings: dict[str, Any] = {"clients": "ward", "R": 2, "progress": False}
+    assert torch.equal(sr.fit(make_net, table, "ill", **settings).x, sr.fit(make_net, table, label="ill", **settings).x)
+
+
+def test_half_precision_tensors_are_read_as_their_values() -> None:
+    X, y, ward = make_rows()
+    half = torch.from_numpy(X).bfloat16()
+    runs = [sr.fit(make_net, each, y, clients=ward, R=1, progress=False) for each in (half, half.float())]
+    assert torch.equal(runs[0].x, runs[1].x)
 
 
 def test_an_array_without_targets_is_refused() -> None:

@@ -23,6 +23,10 @@ def test_importing_the_package_imports_no_large_library() -> None:
     assert done.stdout.strip() == ""
 
 
+def test_completion_offers_the_public_names_only() -> None:
+    assert set(dir(sr)) - {"__version__"} == {*NAMES, "runs", "theory"}
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(sr, "no_such_name")
 

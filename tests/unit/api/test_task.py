@@ -73,3 +73,12 @@ def test_the_partition_can_name_the_client_of_every_sample() -> None:
     X, y, ward = make_rows()
     task = sr.SplitTask(make_net, data=(X, y), partition=ward)
     assert task.partition.sizes.tolist() == [16, 16, 16]  # the test set has a fifth of each client
+
+
+def test_the_partition_can_be_a_name_or_a_file() -> None:
+    X, y, _ = make_rows()
+    named = sr.SplitTask(make_net, data=(X, y), partition="iid", M=4, seed=3)
+    made = sr.SplitTask(make_net, data=(X, y), partition=sr.IID(4, seed=3))
+    assert [held.tolist() for held in named.partition.indices] == [held.tolist() for held in made.partition.indices]
+    with pytest.raises(InputError):
+        sr.SplitTask(make_net, data=(X, y), partition="no_such_file.npz")

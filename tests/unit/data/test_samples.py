@@ -1,6 +1,7 @@
 """Samples of any shape and type, from arrays, tensors and data sets of torch and Hugging Face."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
+from splitrelay.api.inputs import make_data
 from splitrelay.data.images import ImageSet
 from splitrelay.data.samples import NO_TOKEN, SampleSet
 from splitrelay.data.user_samples import get_client_positions, load_any, load_hugging_face, load_samples
@@ -75,6 +77,31 @@ def test_hugging_face_data_sets_are_tables_or_arrays() -> None:
     ragged = datasets.Dataset.from_dict({"ids": [[1], [1, 2]], "label": [0, 1]})
     with expect_error(InputError):
         load_hugging_face(ragged, "label")
+
+
+def test_sr_fit_reads_hugging_face_data_sets_with_all_options() -> None:
+    columns = build_columns(50)
+    rows = {"age": [None, *columns["age"][1:]], "ward": columns["ward"], "died": columns["died"]}
+    table = datasets.Dataset.from_dict(rows)
+    settings: dict[str, Any] = {"missing": "mean", "standardize": False}
+    data, keys = make_data(table, "died", columns["ward"], 0.2, {**settings, "categorical": "ward", "R": 2})
+    assert data is not None and isinstance(data.train, SampleSet)
+    assert (keys, len(data.train.columns)) == ({"R": 2}, 4)
+    assert get_client_positions(data.train)[0] == ("east", "north", "south")
+    narrow, _ = make_data(table, None, None, 0.2, {**settings, "label": "died", "ignore": ["ward"]})
+    assert narrow is not None and str(narrow.train.inputs[0]) == "float32 (1,)"
+    arrays = datasets.Dataset.from_dict({"ids": [[1, 2]] * 10, "label": [0, 1] * 5})
+    data, _ = make_data(arrays, None, list("ab") * 5, 0.2, {})
+    assert data is not None and isinstance(data.train, SampleSet) and data.train.clients is not None
+    wrong: list[tuple[Any, Any, dict[str, Any]]] = [
+        (arrays, None, {"missing": "mean"}),
+        (arrays, np.zeros(10), {}),
+        (datasets.DatasetDict(train=arrays, test=arrays), None, {}),
+        (arrays.to_iterable_dataset(), None, {}),
+    ]
+    for source, y, options in wrong:
+        with expect_error(InputError):
+            make_data(source, y, None, 0.2, options)
 
 
 def test_targets_beside_a_data_frame() -> None:
