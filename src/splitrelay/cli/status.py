@@ -34,12 +34,16 @@ def status(address: str, keys: Path | None, insecure: bool, watch: bool, every: 
     serve --stalled-after. The output then says for which one, how long, why, and what to do. Otherwise the exit code is
     0. With --watch it is 0 when the run is finished.
     """
-    from splitrelay.deploy.status_client import ask_status
+    from splitrelay.deploy.status_client import ask_status, build_report_error
 
     _check_not_folder(address)
     warn_insecure(insecure)
     for report in _poll_reports(lambda: ask_status(address, keys, insecure), every):
-        emit(build_table(report), report, shape)
+        try:
+            table = build_table(report)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):  # the server may send anything
+            raise build_report_error() from None
+        emit(table, report, shape)
         if not watch and report.get("stalled"):
             sys.exit(STALLED)
         if not watch or report["phase"] == "finished":

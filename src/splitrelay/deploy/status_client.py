@@ -18,10 +18,17 @@ def ask_status(address: str, keys: Path | None, insecure: bool) -> dict[str, Any
     """Return the status of a run."""
     with _channel(address, keys, insecure) as line:
         try:
-            report: dict[str, Any] = _printable(parse_json(fetch_status(line, address=address)))
-        except ValueError:
-            raise WorkError("the server's report cannot be read") from None
+            report = _printable(parse_json(fetch_status(line, address=address)))
+        except (ValueError, RecursionError):
+            raise build_report_error() from None
+    if not isinstance(report, dict):
+        raise build_report_error()
     return report
+
+
+def build_report_error() -> WorkError:
+    """Return the error for a report that is not one of this version."""
+    return WorkError("the server's report cannot be read", hint="Has it the same version of Splitrelay?")
 
 
 def collect_model(address: str, keys: Path | None, insecure: bool, out: Path) -> int:

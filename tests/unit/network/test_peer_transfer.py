@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from splitrelay.cli.deploy_options import build_logger
+from splitrelay.cli.status import status
+from splitrelay.deploy import status_client
 from splitrelay.deploy.status_client import ask_status
 from splitrelay.errors import InputError, WorkError, escape_unprintable
 from splitrelay.network import limits, tensor_transfer
@@ -225,3 +228,12 @@ def test_a_report_can_be_printed() -> None:
         network.close("enough", again=False)
     assert found["phase"].isprintable()
     assert found["clients"][0] == {"client": 1, escape_unprintable(FORGED): [escape_unprintable(FORGED)]}
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", "5", "[" * 900 + "]" * 900, '{"a":' * 900 + "1" + "}" * 900, '{"clients": [1]}']
+)
+def test_a_report_of_a_malicious_server_is_an_error(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_client, "fetch_status", lambda line, address: text)
+    result = CliRunner().invoke(status, ["127.0.0.1:1", "--insecure"])
+    assert isinstance(result.exception, WorkError)
