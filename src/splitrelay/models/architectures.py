@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
+from functools import lru_cache, partial
 
 from torch import nn
 
@@ -63,6 +63,11 @@ def get_model_spec(
     if len(types) != 1 or not types[0].is_float:
         found = ", ".join(map(str, types))
         raise InputError(f"model {model} has one input of floats", value=found, hint=OWN_MODEL)
+    return _get_builtin_spec(model, types, outputs, cut)
+
+
+@lru_cache(64, typed=True)  # layers are checked once for each ModelSpec, and a process asks for the same model often
+def _get_builtin_spec(model: str, types: tuple[TensorType, ...], outputs: int, cut: str | int | None) -> ModelSpec:
     plan = get_builtin_plan(model, _get_image_shape(model, types[0].shape), outputs)
     return ModelSpec(model, lambda: build_net(model, plan), types, MODELS[model].cut if cut is None else cut)
 
