@@ -21,7 +21,7 @@ from splitrelay.data.images import ImageSet
 from splitrelay.errors import WorkError
 from splitrelay.kernels.batches import Draw
 from splitrelay.kernels.build import build, find_compiler
-from splitrelay.kernels.builtin_plans import get_builtin_plan
+from splitrelay.kernels.builtin_models import get_builtin_plan
 from splitrelay.kernels.ctypes_structs import LayerC
 from splitrelay.kernels.engine import WholeEngine
 from splitrelay.kernels.library import BY_HAND, get_cpu_level, load_library

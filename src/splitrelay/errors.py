@@ -87,9 +87,14 @@ def _restore(kind: type[SplitrelayError], args: tuple[Any, ...]) -> SplitrelayEr
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """Return "Did you mean ...?" if a known name is similar, else the list of all known names."""
+    """Return "Did you mean ...?" if a known name is similar, else the list of all known names.
+
+    If several names contain the given one, none of them is more similar: all known names are listed.
+    """
     names, name = list(known), str(name)  # callers may pass a value of another type
     lowered = {candidate.lower(): candidate for candidate in names}
+    if sum(name.lower() in candidate for candidate in lowered) > 1:
+        return "Known: " + ", ".join(names) + "."
     similar = get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
     if similar:
         return f"Did you mean '{lowered[similar[0]]}'?"

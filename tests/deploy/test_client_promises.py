@@ -9,8 +9,7 @@ import pytest
 
 from splitrelay.deploy import client_visit
 from splitrelay.deploy.client_program import EndedEarly
-from splitrelay.deploy.server_visit import Policy
-from splitrelay.deploy.visit_limits import (
+from splitrelay.deploy.lease_limits import (
     LINES,
     UPDATES,
     WIDTH,
@@ -19,6 +18,7 @@ from splitrelay.deploy.visit_limits import (
     derive_allowed_visits,
     shorten_lines,
 )
+from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import Diverged, InputError
 from splitrelay.network import connection_handler
 from splitrelay.network.codec import encode

@@ -11,9 +11,9 @@ from safetensors.numpy import load_file
 
 from splitrelay.deploy.fed_server import FedServer
 from splitrelay.deploy.handshake import build_terms
+from splitrelay.deploy.lease_limits import ServerBrokeSpec
 from splitrelay.deploy.rehearsal import read_untimed_rows
 from splitrelay.deploy.server_program import ServerConfig, ServerProgram
-from splitrelay.deploy.visit_limits import ServerBrokeSpec
 from splitrelay.errors import InputError
 from splitrelay.network.messages import EvaluationRequest
 from splitrelay.network.server_connection import FED_SERVER_NUMBER

@@ -17,8 +17,8 @@ from splitrelay.deploy.client_program import ClientOptions, ClientProgram
 from splitrelay.deploy.client_visit import VisitRunner
 from splitrelay.deploy.fed_server import FedServer
 from splitrelay.deploy.handshake import AgreedSpec, build_terms, compute_digest, read_spec
+from splitrelay.deploy.lease_limits import SPARE, ServerBrokeSpec, derive_allowed_visits
 from splitrelay.deploy.server_visit import build_lease
-from splitrelay.deploy.visit_limits import SPARE, ServerBrokeSpec, derive_allowed_visits
 from splitrelay.errors import InputError
 from splitrelay.network import connection_handler, tensor_transfer
 from splitrelay.network.codec import BadMessage, decode, encode

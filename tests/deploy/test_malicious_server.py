@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from torch import nn
 
-from splitrelay.deploy import backend_fast, backend_torch, visit_limits
+from splitrelay.deploy import backend_fast, backend_torch, lease_limits
 from splitrelay.deploy import handshake as handshake
 from splitrelay.deploy.backend import derive_client_shape
 from splitrelay.deploy.handshake import AgreedSpec, build_terms, compute_digest, read_agreed_spec, write_terms
+from splitrelay.deploy.lease_limits import FEW, SPARE, Approval, ServerBrokeSpec, UsedVisits, derive_allowed_visits
 from splitrelay.deploy.server_visit import Policy, build_lease
-from splitrelay.deploy.visit_limits import FEW, SPARE, Approval, ServerBrokeSpec, UsedVisits, derive_allowed_visits
 from splitrelay.errors import InputError, SplitrelayError
-from splitrelay.kernels.builtin_plans import BUILTIN_MODELS
+from splitrelay.kernels.builtin_models import BUILTIN_MODELS
 from splitrelay.models.model_spec import ModelSpec
 from splitrelay.network import codec, connection_handler
 from splitrelay.network.codec import encode
@@ -257,7 +257,7 @@ def test_the_visits_of_many_local_steps_are_those_of_a_whole_round(
     """They are derived from a round of few steps: the server chooses K, and minibatch SGD has a visit for each."""
     spec = small_spec(tmp_path, f"algorithm={name}", f"K={K}")
     found = derive_allowed_visits(spec, 0)
-    monkeypatch.setattr(visit_limits, "FEW", 10**6)
+    monkeypatch.setattr(lease_limits, "FEW", 10**6)
     assert found == derive_allowed_visits(spec, 0)
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from splitrelay.chaos.fault_injection import FaultRehearsal
 from splitrelay.chaos.fault_kinds import KINDS, Fault, draw_plan, find_excluded_faults, list_possible_kinds, read_plan
-from splitrelay.chaos.fault_rehearsal import FaultRehearsal
 from splitrelay.deploy.rehearsal import RehearsalOptions
 from splitrelay.errors import InputError, OutOfRange, UnknownName
 from splitrelay.participation import Sampled

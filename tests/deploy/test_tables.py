@@ -14,8 +14,8 @@ from splitrelay.deploy.backend import Shape
 from splitrelay.deploy.client_data import compute_digest, describe_data, read_source
 from splitrelay.deploy.handshake import AgreedSpec, build_terms, check_agreed, read_agreed_spec, read_spec, write_terms
 from splitrelay.deploy.handshake import compute_digest as compute_terms_digest
+from splitrelay.deploy.lease_limits import compute_disclosure, derive_allowed_visits
 from splitrelay.deploy.sample_terms import convert_samples, describe_samples, get_columns, read_sample_terms
-from splitrelay.deploy.visit_limits import compute_disclosure, derive_allowed_visits
 from splitrelay.errors import InputError
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.build import load_data, resolve_spec

@@ -41,7 +41,7 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "algorithms": (set(), set()),
     "participation": (set(), set()),
     "data": (set(), {"numpy"}),
-    "models": ({"kernels.network_plan", "kernels.builtin_plans"}, {"numpy", "torch", "safetensors"}),
+    "models": ({"kernels.network_plan", "kernels.builtin_models"}, {"numpy", "torch", "safetensors"}),
     "objectives": ({"data", "models"}, {"numpy", "torch"}),
     "engine": ({"algorithms.base", "data", "objectives", "models", "kernels", "evaluation"}, {"numpy", "torch"}),
     # kernels runs without torch: it may import only the parts of data, engine and objectives that do not need torch

@@ -24,7 +24,7 @@ from splitrelay.data.images import ImageSet
 from splitrelay.deploy.backend import Shape
 from splitrelay.deploy.backend_fast import derive_plan, derive_shape
 from splitrelay.deploy.handshake import compute_digest
-from splitrelay.deploy.visit_limits import SPARE, AllowedVisits
+from splitrelay.deploy.lease_limits import SPARE, AllowedVisits
 from splitrelay.errors import SplitrelayError
 from splitrelay.kernels.evaluator import SLICE
 from splitrelay.network import messages as msg

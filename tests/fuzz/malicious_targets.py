@@ -10,7 +10,7 @@ import numpy as np
 from splitrelay.data import load
 from splitrelay.deploy.client_options import ClientOptions
 from splitrelay.deploy.handshake import FIXED, AgreedSpec, build_terms
-from splitrelay.deploy.visit_limits import derive_allowed_visits
+from splitrelay.deploy.lease_limits import derive_allowed_visits
 from splitrelay.network import tensor_transfer
 from splitrelay.network.limits import Timeouts
 from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NUMBER

@@ -9,7 +9,7 @@ from torch import nn
 from splitrelay.engine.select import resolve_engine
 from splitrelay.errors import InputError
 from splitrelay.kernels import NotCovered, build, convert_net, library, plan_from
-from splitrelay.kernels.builtin_plans import find_cut, get_builtin_plan
+from splitrelay.kernels.builtin_models import find_cut, get_builtin_plan
 from splitrelay.kernels.ctypes_structs import address
 from splitrelay.kernels.network_plan import Conv2d, Flatten, Linear, MaxPool2d, Plan, ReLU
 from splitrelay.kernels.workspace import Workspace

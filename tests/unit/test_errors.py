@@ -12,8 +12,8 @@ import pytest
 
 import splitrelay
 from splitrelay.deploy.client_usage import read_usage as read_usage
+from splitrelay.deploy.lease_limits import UsedVisits, derive_allowed_visits
 from splitrelay.deploy.quarantine import read_record
-from splitrelay.deploy.visit_limits import UsedVisits, derive_allowed_visits
 from splitrelay.errors import Diverged, InputError, OutOfRange, SplitrelayError, UnknownName
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import load_spec, read_toml

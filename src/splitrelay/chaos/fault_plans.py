@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from splitrelay.chaos.fault_injection import FaultRehearsal
 from splitrelay.chaos.fault_kinds import Fault, draw_plan, list_possible_kinds, read_plan
-from splitrelay.chaos.fault_rehearsal import FaultRehearsal
 from splitrelay.deploy.rehearsal import RehearsalOptions, Report, remove_keys_and_data
 from splitrelay.errors import WorkError
 from splitrelay.runs.build import build_order, build_partition, load_data

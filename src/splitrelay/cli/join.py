@@ -96,7 +96,7 @@ def join(
     _check_names(keys, insecure, client)
     from splitrelay.deploy.client_program import LEFT, ClientOptions, get_client_name, join_all
     from splitrelay.deploy.handshake import read_agreed_spec
-    from splitrelay.deploy.visit_limits import Approval
+    from splitrelay.deploy.lease_limits import Approval
 
     _check_digest(accept_spec)
     who = client if insecure else keys
@@ -104,9 +104,10 @@ def join(
         list(data) if data or not (test or fed_server) else [None] * len(who)
     )  # an evaluator or a fed server without data
     if not who or len(who) != len(places):
-        given = f"{len(who)} and {len(data)}"
         what = "--client" if insecure else "--keys"
-        raise InputError(f"give {what} and --data once for each client", value=given, hint="See join --help.")
+        given = f"{len(who)} {what} and {len(data)} --data"
+        hint = "See splitrelay join --help."
+        raise InputError(f"each client needs one {what} and one --data", value=given, hint=hint)
     warn_insecure(insecure, log)
     agreed, approval = None if spec is None else read_agreed_spec(spec), Approval(_ask if sys.stdin.isatty() else None)
     folders = [None] * len(who) if insecure else list(keys)

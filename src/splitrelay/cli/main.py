@@ -152,7 +152,7 @@ def explain_error(error: Exception) -> tuple[str, int]:
 
 
 def _leave(message: str, code: int, form: str, trace: str = "") -> NoReturn:
-    """With the last line: for people, or an object among the others of --log json."""
+    """Print the final message as text, or as an object with --log json, and exit with this code."""
     one_line = message if code == 2 and message.startswith("Usage:") else " ".join(message.split())
     if form == "json":
         from splitrelay.cli.deploy_options import build_alarm

@@ -197,5 +197,5 @@ def check_int(name: str, value: int, low: int, high: int | None = None, why: str
     if not isinstance(value, int | float | np.number):
         raise OutOfRange(f"{name} must be a whole number", value=repr(value), limit=limit)
     if value != int(value) or value < low or (high is not None and value > high):
-        raise OutOfRange(f"{name} out of range", value=value, limit=limit + (f" ({why})" if why else ""))
+        raise OutOfRange(f"{name} is out of range", value=value, limit=limit + (f" ({why})" if why else ""))
     return int(value)

@@ -299,7 +299,7 @@ def draw_dirichlet_weights(alpha: float, k: int, generator: np.random.Generator)
     the range of doubles. Only differences to the largest U are computed, so no alpha gives 0/0.
     """
     if not (alpha > 0 and math.isfinite(alpha)):
-        raise OutOfRange("alpha out of range", value=alpha, limit="0 < alpha < infinity")
+        raise OutOfRange("alpha is out of range", value=alpha, limit="0 < alpha < infinity")
     logs = np.log(generator.standard_gamma(alpha + 1, k))
     exponentials = generator.standard_exponential(k)  # -log U
     leader = int(np.argmin(exponentials))

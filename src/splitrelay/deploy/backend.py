@@ -21,7 +21,7 @@ from splitrelay.algorithms.base import Visit
 from splitrelay.data.augment import Augmentation
 from splitrelay.data.images import Samples
 from splitrelay.engine.base import ClientHalf, LocalServerHalf
-from splitrelay.kernels.builtin_plans import BUILTIN_MODELS
+from splitrelay.kernels.builtin_models import BUILTIN_MODELS
 from splitrelay.network import tensor_transfer
 from splitrelay.network.messages import Terms
 from splitrelay.objectives.batches import Batches

@@ -16,7 +16,7 @@ from splitrelay.deploy.backend import ClientContext, Inputs, Labels, Shape, Test
 from splitrelay.engine.base import EvaluationSums, LocalServerHalf, check_finite
 from splitrelay.errors import InputError
 from splitrelay.kernels.batches import Table, make_draw
-from splitrelay.kernels.builtin_plans import find_cut, get_builtin_plan
+from splitrelay.kernels.builtin_models import find_cut, get_builtin_plan
 from splitrelay.kernels.ctypes_structs import check_call
 from splitrelay.kernels.evaluator import AT_ONCE, SLICE
 from splitrelay.kernels.local_steps import KernelClientHalf, KernelServerLayers, LocalTraining, get_smashed_shape

@@ -28,7 +28,7 @@ from splitrelay.engine.torch_engine import (
 )
 from splitrelay.errors import InputError
 from splitrelay.evaluation import SLICE, compute_accuracy, predict_targets
-from splitrelay.kernels.builtin_plans import BUILTIN_MODELS
+from splitrelay.kernels.builtin_models import BUILTIN_MODELS
 from splitrelay.models import ModelSpec, SubModel, find_cut_index, get_model_spec
 from splitrelay.models.layer_checks import make_zeros
 from splitrelay.network import limits

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from splitrelay.deploy.handshake import AgreedSpec
-from splitrelay.deploy.visit_limits import Approval
+from splitrelay.deploy.lease_limits import Approval
 from splitrelay.errors import InputError
 from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NUMBER

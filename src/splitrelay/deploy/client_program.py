@@ -36,8 +36,7 @@ from splitrelay.deploy.client_options import ClientOptions, get_client_name, get
 from splitrelay.deploy.client_usage import UsageTimer
 from splitrelay.deploy.client_visit import Evaluator, VisitRunner
 from splitrelay.deploy.handshake import check_agreed, check_code, check_named_files, read_spec
-from splitrelay.deploy.sample_terms import convert_samples, get_columns, get_model_sizes
-from splitrelay.deploy.visit_limits import (
+from splitrelay.deploy.lease_limits import (
     AllowedVisits,
     Disclosure,
     ServerBrokeSpec,
@@ -46,6 +45,7 @@ from splitrelay.deploy.visit_limits import (
     compute_disclosure,
     derive_allowed_visits,
 )
+from splitrelay.deploy.sample_terms import convert_samples, get_columns, get_model_sizes
 from splitrelay.errors import Diverged, InputError, OutputError, SplitrelayError, StorageError, WorkError
 from splitrelay.kernels.evaluator import SLICE
 from splitrelay.network import limits

@@ -10,7 +10,7 @@ from typing import Protocol
 from splitrelay.deploy.backend import ClientContext, Vector, build_client_engine, compute_half_size
 from splitrelay.deploy.client_usage import UsageTimer
 from splitrelay.deploy.deposit_bound import check_sealed_half
-from splitrelay.deploy.visit_limits import UsedVisits, check_evaluation
+from splitrelay.deploy.lease_limits import UsedVisits, check_evaluation
 from splitrelay.engine.base import train_client_half
 from splitrelay.errors import Diverged
 from splitrelay.network import limits, tensor_transfer

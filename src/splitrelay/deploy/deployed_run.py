@@ -87,8 +87,9 @@ def build_size_partition(sizes: Mapping[int, int], M: int) -> Partition:
 class ClientSizesFile:
     """The file with the number of samples of each client; 0 for a client that was left out at the start.
 
-    Its key `check` is a digest of the rest and of the salt of the run. Without it, a file of another run would make the
-    server refuse the data of honest clients. A file without this key, of an earlier version or by hand, is accepted.
+    Its key `check` is a digest of the rest and of the salt of the run. It detects a file of another run, with which the
+    server would refuse the data of honest clients. A file without this key is accepted: it is of an earlier version, or
+    was written by hand.
     """
 
     path: Path

@@ -327,7 +327,7 @@ class DirectHandover(Handover):
         return True
 
     def check_timeouts(self, now: float) -> None:
-        """Give the pending deposit up if it makes no progress."""
+        """Stop waiting for a deposit that makes no progress."""
         owed, policy = self.owed, self.clients.policy
         if owed is None or owed.is_lost:
             return

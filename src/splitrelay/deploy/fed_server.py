@@ -12,8 +12,8 @@ from splitrelay.deploy.backend import Vector, compute_half_size, derive_client_s
 from splitrelay.deploy.backend_torch import build_model_spec, has_buffers, start
 from splitrelay.deploy.client_visit import CHECK, build_deposit, receive_half
 from splitrelay.deploy.deposit_bound import check_sealed_half
+from splitrelay.deploy.lease_limits import check_half_bytes
 from splitrelay.deploy.sample_terms import get_model_sizes
-from splitrelay.deploy.visit_limits import check_half_bytes
 from splitrelay.network import tensor_transfer
 from splitrelay.network.client_session import Session
 from splitrelay.network.codec import BadMessage

@@ -1,7 +1,7 @@
 """Rehearse a deployment on this machine: run server and clients as processes, then compare with the simulation.
 
 `Deployment` creates keys and data and builds the programs. `Rehearsal` runs them and compares the result.
-chaos.fault_rehearsal runs the same programs while it injects faults. The server's run directory is OUT. Keys, data and
+chaos.fault_injection runs the same programs while it injects faults. The server's run directory is OUT. Keys, data and
 logs are in OUT/rehearsal.
 
 Start `splitrelay` commands as processes of this machine, each with its own log file.

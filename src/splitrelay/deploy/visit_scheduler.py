@@ -185,15 +185,15 @@ class VisitScheduler:
     def fail_visit(
         self, lease: VisitLease, why: str, connection: int | None, *, diverged: bool = False, numeric: bool = False
     ) -> None:
-        """Roll a visit back that its client made wrong or could not make, and lease it again later.
+        """Roll back a visit that its client made wrongly or not at all, and lease it again later.
 
         Args:
             lease: The visit.
             why: The reason.
-            connection: The connection on which to cancel the visit, or None if the client knows.
+            connection: The connection on which to cancel the visit, or None if the client knows that it has failed.
             diverged: A number overflowed.
-            numeric: Numbers that overflowed or are out of bounds ended the visit. Then the weights that it started
-                from may be the reason, and not its client.
+            numeric: The visit ended because of an overflow or a number out of bounds. The weights at its start, and
+                not its client, may be the reason.
 
         Raises:
             SpoiledDeposit: An earlier deposit is the reason.

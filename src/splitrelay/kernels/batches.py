@@ -80,7 +80,7 @@ class Table:
         return len(self.y)
 
     def choose(self, draw: Draw) -> tuple[ImagesC, tuple[object, ...]]:
-        """Return the structure of these images, and the arrays that must live as long as it."""
+        """Return the structure of these images, and the arrays that it points to: keep them while it is used."""
         chosen, at = ImagesC.from_buffer_copy(self.images), np.ascontiguousarray(draw.at, np.int64)
         if sum(draw.sizes) > len(at):
             raise IndexError("a visit names fewer images than its steps need")

@@ -61,7 +61,7 @@ def get_target_options(command: Sequence[str], kind: str) -> list[str]:
 
 
 def build(kind: str, command: Sequence[str], out: Path, *more: str, sanitize: bool = False) -> None:
-    """Compile one build. The file appears complete or not at all, and zig leaves no cache."""
+    """Compile one build. The output file is replaced atomically, and the cache of zig is removed."""
     part = out.with_name(f".{out.name}.{os.getpid()}")
     extra = [*(SANITIZE if sanitize else ["-nostdlib"]), f"-DSOURCES={compute_checksum()}", *more]
     with tempfile.TemporaryDirectory(prefix="splitrelay-") as cache:

@@ -53,7 +53,7 @@ class SplitEngine:
         self.top: Workspace | None = None
 
     def run(self, visit: Visit[Floats], /) -> Done[Floats]:
-        """Take K local steps. The client half travels to the client and on; every step has two messages."""
+        """Take K local steps. The traffic is the client half to the client and back, and two messages for each step."""
         draw, (client_visit, server_visit) = self.draw(visit), split_visit(visit, self.boundary)
         batch = max(draw.sizes)
         self.bottom = ensure_workspace(self.bottom, self.plan, 0, self.cut, batch)

@@ -193,7 +193,7 @@ class PeerEndpoint:
         self.receiver: HalfReceiver | None = None
 
     def listen(self, address: str) -> None:
-        """From here on others can bring something."""
+        """Start to accept halves from other clients at this address."""
         identity = self.keys.get_identity()
         check_has_host(identity)
         admit = build_admission_check(Revocations(identity.revocation_file, identity.ca, self.warn))

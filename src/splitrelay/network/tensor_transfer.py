@@ -85,7 +85,7 @@ class Assembly:
         return self.length
 
     def blob(self, length: int, digest: bytes) -> bytes:
-        """Return the bytes. Raises BadMessage if they are not complete or not the ones that were sent."""
+        """Return the bytes. Raises BadMessage if they are incomplete or their SHA-256 is wrong."""
         if self.length != length or compute_sha256(self._data) != digest:
             raise BadMessage("a half did not come whole", value=f"{self.length} bytes", limit=f"{length} bytes")
         return bytes(self._data)

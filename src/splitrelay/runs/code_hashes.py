@@ -53,7 +53,7 @@ def _hash_module(name: str) -> Sources:
 
 
 def _find_imports(file: Path, top: Path) -> set[Path]:
-    """Return a module and all modules of its folder, or of the folders below, that it imports directly or not."""
+    """Return a module, and all modules in and below its folder that it imports, directly or indirectly."""
     found, waiting = {file}, [file]
     while waiting:
         path = waiting.pop()

@@ -278,7 +278,7 @@ class Spec(Part):
         try:
             return _STEPS.validate_python(steps)
         except ValidationError:
-            expected = "'same', 'proportional', 'epochs', or the steps of each client, all at least 1: 3+5+2"
+            expected = "same, proportional, epochs, or a number of steps >= 1 for each client, for example 3+5+2"
             raise ValueError(expected) from None
 
     @model_validator(mode="after")
@@ -499,18 +499,19 @@ def _set_value(content: dict[str, Any], name: str, value: Any) -> None:
 def _make_input_error(error: ValidationError) -> InputError:
     first = error.errors()[0]
     path = ".".join(str(step) for step in first["loc"] if step not in ("str", "int"))  # parts of a union type
+    key = path.split(".")[-1]
     if first["type"] == "extra_forbidden":
         return _make_unknown_key(path)
     if not path:  # a combination of keys
         return InputError(first["msg"].removeprefix("Value error, "))
     bounds: dict[str, Any] = first.get("ctx", {})
-    for key, sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<=")):
-        if key in bounds:
-            limit = f"{first['loc'][-1]} {sign} {bounds[key]:g}"
-            return OutOfRange(f"{path} is out of range", limit=limit, value=repr(first["input"]))
+    for bound, sign in (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<=")):
+        if bound in bounds:
+            limit = f"{key} {sign} {bounds[bound]:g}"
+            return OutOfRange(f"{key} is out of range", limit=limit, value=first["input"])
     types = {"int_parsing": "a whole number", "float_parsing": "a number", "bool_parsing": "true or false"}
     limit = types.get(first["type"]) or str(bounds.get("expected", first["msg"].removeprefix("Value error, ")))
-    return InputError(f"{path} has a value that is not possible", limit=limit, value=repr(first["input"]))
+    return InputError(f"{key} has a wrong value", limit=limit, value=repr(first["input"]))
 
 
 def format_template(name: str) -> str:

@@ -39,7 +39,7 @@ class Plan(Protocol):
         ...
 
     def list_points(self, settings: Settings, etas: Sequence[float]) -> list[Point]:
-        """Return one setting at other rates."""
+        """Return the points of one setting at the given rates."""
         ...
 
 

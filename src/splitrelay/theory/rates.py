@@ -84,7 +84,7 @@ def compute_B_factor(q: Quantities, constants: str, drift_divisor: Array | float
 
 
 def compute_partial_participation(algorithm: str, q: Quantities) -> Terms:
-    """Compute FedAvg with S of M clients. The paper marks the sampling term in red."""
+    """Return the terms of the rate of FedAvg with S of M clients."""
     mu, zeta2 = q.positive_mu, q.heterogeneity
     return (
         Term("noise", q.sigma2 / (mu * q.S * q.K * q.R), 1),

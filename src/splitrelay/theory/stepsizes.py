@@ -154,7 +154,7 @@ def apply_printed_rule(s: RuleInput) -> Choice:
 
 
 def apply_mended_rule(s: RuleInput) -> Choice:
-    """Choose g with tau = max{2, min(a^2 r0 T / c1, a^3 r0 T^2 / c2)}: the dominant error term determines the step."""
+    """Choose g = min{ ln(tau) / (a T), 1/d } with tau = max{2, min(a^2 r0 T / c1, a^3 r0 T^2 / c2)} (E14)."""
     c1, c2 = s.compute_orders(s.row.recursion)
     a, T = s.q.mu / 2, s.q.R
     choice = _apply_log_rule(s, np.minimum(_divide(a**2 * s.r0 * T, c1), _divide(a**3 * s.r0 * T**2, c2)))

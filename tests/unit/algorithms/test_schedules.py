@@ -10,7 +10,7 @@ import pytest
 from splitrelay.algorithms import SSL, Step
 from splitrelay.algorithms.schedules import Schedule, Scheduled
 from splitrelay.deploy.deposit_bound import compute_sealed_limit
-from splitrelay.deploy.visit_limits import ServerBrokeSpec, derive_allowed_visits
+from splitrelay.deploy.lease_limits import ServerBrokeSpec, derive_allowed_visits
 from splitrelay.engine import InProcess
 from splitrelay.errors import InputError, UnknownName
 from splitrelay.network.messages import Lease

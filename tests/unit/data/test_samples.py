@@ -80,6 +80,8 @@ def test_hugging_face_data_sets_are_tables_or_arrays() -> None:
 
 
 def test_sr_fit_reads_hugging_face_data_sets_with_all_options() -> None:
+    import datasets  # noqa: PLC0415 - it takes seconds
+
     columns = build_columns(50)
     rows = {"age": [None, *columns["age"][1:]], "ward": columns["ward"], "died": columns["died"]}
     table = datasets.Dataset.from_dict(rows)

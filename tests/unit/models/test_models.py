@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from splitrelay.errors import InputError, OutOfRange, OutputError, UnknownName
 from splitrelay.models import ModelSpec, SubModel, find_cut_index, get_model_spec
-from splitrelay.models.architectures import MODELS
 from splitrelay.models.dropout import Dropout
+from splitrelay.models.registry import MODELS
 from splitrelay.models.submodel import FastMaxPool, fast_maxpool
 from splitrelay.models.summary import summarize_model
 from splitrelay.models.weights_io import save_weights

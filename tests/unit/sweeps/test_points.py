@@ -82,7 +82,7 @@ def test_names_are_readable_unlike_and_no_settings() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("eta=0.1,fast",), "point 2 of 2, eta=fast: optimiser.eta"),
+        (("eta=0.1,fast",), "point 2 of 2, eta=fast: eta"),
         (("S=3,30", "eta=1,2"), "point 3 of 4, S=30 eta=1: S = 30"),
         (("etta=1,2",), "unknown key 'etta'. Did you mean 'eta'?"),
         (("eta=1", "eta=2"), "eta is given twice; got eta=1 eta=2. Give a list instead: eta=a,b."),

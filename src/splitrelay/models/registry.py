@@ -1,4 +1,4 @@
-"""kernels/builtin_plans.py defines LeNet-5, VGG-11 and the other models; this module builds their torch layers.
+"""kernels/builtin_models.py defines LeNet-5, VGG-11 and the other models; this module builds their torch layers.
 
 It also loads the models of the user by name.
 """
@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from torch import nn
 
 from splitrelay.errors import InputError
-from splitrelay.kernels.builtin_plans import BUILTIN_MODELS, count_inputs, get_builtin_plan
+from splitrelay.kernels.builtin_models import BUILTIN_MODELS, count_inputs, get_builtin_plan
 from splitrelay.kernels.network_plan import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Pair, Plan, ReLU
 from splitrelay.models.model_spec import ModelSpec, convert_inputs
 from splitrelay.tensor_types import TensorType
