@@ -183,6 +183,22 @@ class StochasticDepthNet(nn.Module):
         return self.head(h.mean((2, 3)))
 
 
+class SizedTensors(nn.Module):
+    """A forward method that makes a random mask and an initial state in the size of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.rnn, self.head = nn.Linear(8, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out, _ = self.rnn(x, torch.zeros(1, x.size(0), 8))
+        h = torch.relu(self.first(out))
+        if self.training:
+            h = h + h * (torch.rand(h.shape[0], 1, 1, device=h.device) >= 0.3) / 0.7
+        weights = torch.linspace(0, 1, x.size(1)) + torch.arange(x.size(1))
+        return self.head((h * weights[:, None]).mean(1))
+
+
 class ECG(nn.Module):
     """A residual net over time."""
 
@@ -568,6 +584,7 @@ ZOO: Zoo = {
     "stochastic depth": (StochasticDepthNet, IMAGE),
     "vision transformer": (ViT, IMAGE),
     "mlp-mixer": (Mixer, IMAGE),
+    "sizes of the batch": (SizedTensors, SEQUENCE),
     "conv3d": (Conv3d, IMAGE),
     "ecg": (ECG, SERIES),
     "dilated": (Dilated, SERIES),

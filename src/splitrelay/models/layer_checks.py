@@ -182,6 +182,8 @@ def _report_user_error(name: str, layer: nn.Module, h: Value) -> Iterator[None]:
         what = f"layer '{name}' ({type(layer).__name__}) does not accept its input {shape}{where}"
         is_whole = isinstance(h, torch.Tensor) and not h.is_floating_point()
         hint = "Integers and bytes are for embeddings. Give numbers as float32." if is_whole else None
+        if any(parameter.dtype == torch.float64 for parameter in layer.parameters()):
+            hint = "Give a module of float32 numbers, and dtype=float64 to train it with float64."
         value = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(what, value=value, hint=hint) from None
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from threading import get_ident
 from typing import Any
 
@@ -23,6 +25,7 @@ from splitrelay.tensor_types import TensorType
 STAGES = "Divide the model into stages that are called one after another: splitrelay.Stages([...])."
 SIZES = (2, 3)  # two batches tell the size of the batch from all other sizes
 FACTS = ("shape", "ndim", "dtype", "device", "is_cuda")  # attributes of a tensor that do not depend on its values
+FACTORIES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "zeros")
 FACT_METHODS = ("size", "dim", "numel", "ndimension", "stride", "is_floating_point")
 VIEWS = {  # these change no number, so a cut behind them would be the same as the one before
     "view", "reshape", "flatten", "transpose", "permute", "unsqueeze", "squeeze", "contiguous", "expand", "getitem",
@@ -32,6 +35,35 @@ VIEWS = {  # these change no number, so a cut behind them would be the same as t
 
 class _Untraceable(Exception):
     """A module drew random numbers or changed its own numbers while it was traced."""
+
+
+@contextmanager
+def record_factories() -> Iterator[None]:
+    """Record the calls of torch.zeros, torch.rand and others whose sizes are those of an input.
+
+    These functions refuse the proxies of torch.fx. They are replaced in the whole process for the time of a trace, but
+    only calls with a proxy are recorded.
+    """
+    originals = {name: getattr(torch, name) for name in FACTORIES}
+    try:
+        for name, function in originals.items():
+            setattr(torch, name, _make_recorded(function))
+        yield
+    finally:
+        for name, function in originals.items():
+            setattr(torch, name, function)
+
+
+def _make_recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        proxies: list[fx.Proxy] = []
+        fx.node.map_aggregate((args, kwargs), lambda each: proxies.append(each) if isinstance(each, fx.Proxy) else None)
+        if not proxies:
+            return function(*args, **kwargs)
+        return proxies[0].tracer.create_proxy("call_function", function, args, kwargs)
+
+    return call
 
 
 class ModuleTracer(fx.Tracer):
@@ -48,6 +80,11 @@ class ModuleTracer(fx.Tracer):
         self.arguments, self.opaque, self.thread = arguments, opaque, get_ident()
         self.scopes: list[str] = []
         self.failed: nn.Module | None = None  # the innermost module that cannot be traced through
+
+    def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
+        """Return the graph of a module."""
+        with record_factories():
+            return super().trace(root, concrete_args)
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
         """Give the root one placeholder for each input; its other arguments keep their defaults."""
