@@ -57,7 +57,11 @@ class Schedule:
             return (r + 1) / self.warmup
         t = r - self.warmup
         if self.function is not None:
-            return self._call(t)
+            factor = self.function(t)
+            if not isinstance(factor, int | float) or not 0 < factor < math.inf:
+                what = f"schedule {self.kind} returns no learning rate for round {t}"
+                raise InputError(what, value=factor, limit="a positive number")
+            return float(factor)
         if self.kind == "step":
             assert self.period is not None
             return self.factor ** (t // self.period)
@@ -73,14 +77,6 @@ class Schedule:
         return replace(
             step, eta=_round(step.eta * factor), eta_server=None if server is None else _round(server * factor)
         )
-
-    def _call(self, t: int) -> float:
-        assert self.function is not None
-        factor = self.function(t)
-        if not isinstance(factor, int | float) or not 0 < factor < math.inf:
-            limit = "a positive number"
-            raise InputError(f"schedule {self.kind} returns no learning rate for round {t}", value=factor, limit=limit)
-        return float(factor)
 
 
 def _round(eta: float) -> float:

@@ -73,7 +73,10 @@ class ForkedProgram(Program):
 
     def start(self) -> ForkedProgram:
         """Start the program, or start it again."""
-        self.process = _get_forkserver().Process(target=_run_program, args=(self.arguments, str(self.log)), daemon=True)
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is imported
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([f"splitrelay.{name}" for name in PRELOADED])
+        self.process = context.Process(target=_run_program, args=(self.arguments, str(self.log)), daemon=True)
         self.process.start()
         return self
 
@@ -85,13 +88,6 @@ class ForkedProgram(Program):
         """Wait at most so many seconds; return whether the program has ended."""
         self.process.join(seconds)
         return self.process.exitcode is not None
-
-
-def _get_forkserver() -> Any:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch reads it when it is imported
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([f"splitrelay.{name}" for name in PRELOADED])
-    return context
 
 
 def _run_program(arguments: Sequence[str], log: str) -> None:
@@ -234,20 +230,17 @@ class FaultRehearsal:
                 self.deployment.check_server(self.server)
                 return
             if has_ended:
-                self._restart_server(self.server)
+                self.deployment.port_file.unlink(missing_ok=True)
+                if self.server.get_exit_code() == WorkError.exit_code:
+                    self.observed |= {fault: True for fault in self.observed if fault.kind == "full-disk"}
+                self.server.start()
+                self.port = wait_for_port(self.deployment.port_file, self.server)
+                self.is_server_stopping = False  # before a client can reach it
+                for proxy in self.tcp_proxies.values():
+                    proxy.target = self.port
             self._restart_clients()
             self._end_silences()
             time.sleep(POLL_INTERVAL)
-
-    def _restart_server(self, server: Program) -> None:
-        self.deployment.port_file.unlink(missing_ok=True)
-        if server.get_exit_code() == WorkError.exit_code:
-            self.observed |= {fault: True for fault in self.observed if fault.kind == "full-disk"}
-        server.start()
-        self.port = wait_for_port(self.deployment.port_file, server)
-        self.is_server_stopping = False  # before a client can reach it
-        for proxy in self.tcp_proxies.values():
-            proxy.target = self.port
 
     def _restart_clients(self) -> None:
         for m, event_count in list(self.restarts.items()):
@@ -319,13 +312,10 @@ class FaultRehearsal:
 
     # Faults of clients
 
-    def _inject_kill_client(self, fault: Fault, frame: bytes) -> list[bytes]:
-        self._kill_client(fault.client)
-        return [frame]
-
     def _inject_kill_giver(self, fault: Fault, frame: bytes) -> list[bytes]:
         self.scheduler.get_traffic(fault.client).dead = True  # the deposit would otherwise still arrive
-        return self._inject_kill_client(fault, frame)
+        self._kill_client(fault.client)
+        return [frame]
 
     def _inject_kill_fed(self, fault: Fault, frame: bytes) -> list[bytes]:
         self._kill_client(FED_SERVER_NUMBER)

@@ -88,7 +88,10 @@ class FaultScheduler:
             if message == "hello":
                 traffic.held, traffic.dead = b"", False
             elif message == "step":
-                self._store_step(traffic, frame)
+                traffic.last = frame
+                traffic.steps.setdefault(read_header(frame).fence, frame)
+                while len(traffic.steps) > 2:
+                    del traffic.steps[min(traffic.steps)]
             if traffic.dead:
                 return []
             if traffic.held and message == "chunk":
@@ -117,18 +120,15 @@ class FaultScheduler:
         traffic = self.get_traffic(m)
         return next((step for fence, step in traffic.steps.items() if fence != traffic.fence), None)
 
-    def _store_step(self, traffic: ClientTraffic, frame: bytes) -> None:
-        traffic.last = frame
-        traffic.steps.setdefault(read_header(frame).fence, frame)
-        while len(traffic.steps) > 2:
-            del traffic.steps[min(traffic.steps)]
-
     def _apply_due_fault(self, m: int, message: str, k: int, frame: bytes) -> list[bytes]:
         fault = next((one for one in self.waiting if self._is_due(one, m, message, k)), None)
         if fault is None or self.is_paused():
             return [frame]
         self.waiting.remove(fault)
-        self._wait_for_last_event()
+        # Wait until the last fault is recorded, because two faults at once could hide each other in the record.
+        until = time.monotonic() + MAX_HOLD
+        while self.injected and time.monotonic() < until and not is_recorded(self.injected[-1], self.events()):
+            time.sleep(0.02)
         self.injected.append(InjectedFault(fault, len(self.events())))
         try:
             return self.inject(fault, frame)
@@ -145,12 +145,6 @@ class FaultScheduler:
         ):
             return False
         return fault.kind != "replay" or self.get_old_step(m) is not None
-
-    def _wait_for_last_event(self) -> None:
-        """Wait until the last fault is recorded, because two faults at once could hide each other in the record."""
-        until = time.monotonic() + MAX_HOLD
-        while self.injected and time.monotonic() < until and not is_recorded(self.injected[-1], self.events()):
-            time.sleep(0.02)
 
 
 def identify_frame(frame: bytes) -> tuple[str, int]:

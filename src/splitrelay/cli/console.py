@@ -34,19 +34,19 @@ class Mood:
 mood = Mood()
 
 
-def colour_wanted() -> bool:
+def has_colours() -> bool:
     """Return whether stdout is a terminal with colours and NO_COLOR is not set."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and sys.stdout.isatty()
 
 
-def emphasised(text: str) -> str:
+def emphasize(text: str) -> str:
     """Return the text in bold if stdout has colours."""
-    return click.style(text, bold=True) if colour_wanted() else text
+    return click.style(text, bold=True) if has_colours() else text
 
 
 def say(text: str) -> None:
     """Print a line of the result."""
-    click.echo(text, color=colour_wanted())
+    click.echo(text, color=has_colours())
 
 
 def note(text: str) -> None:
@@ -61,7 +61,7 @@ def detail(text: str) -> None:
         click.echo(text, err=True)
 
 
-def progress_hidden() -> bool:
+def is_progress_hidden() -> bool:
     """Return whether progress bars are disabled: with -q, or if stderr is not a terminal."""
     return mood.quiet or not sys.stderr.isatty()
 
@@ -122,7 +122,7 @@ def emit(table: Table, payload: object, shape: str) -> None:
 def format_terminal(table: Table) -> str:
     """Return the table as text for the terminal; pipes and files have no width."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
-    return table.to_text(width, emphasised)
+    return table.to_text(width, emphasize)
 
 
 def format_tick(holds: bool) -> str:

@@ -10,7 +10,7 @@ import click
 
 from splitrelay.cli.click_extensions import Command, figure_options
 from splitrelay.cli.console import Table, emit, format_option, note, prepare_folder, say
-from splitrelay.cli.key_values import Key, count, number, parsed, seed, settings_argument
+from splitrelay.cli.key_values import Key, count, number, parse_settings, seed, settings_argument
 from splitrelay.cli.partition.commands import word
 from splitrelay.errors import InputError
 
@@ -54,23 +54,32 @@ def convex(settings: Sequence[str], source: Path | None, out: Path, ending: str,
     SCAFFOLD run at their best rate of the grid and at the step that their theorem chooses. The tables and the figure
     show F(x) - F* by round, all constants of the theorems as measured on the data, and the bound where it applies.
     """
-    given = parsed(settings, KEYS)
+    from splitrelay.paper.convex_records import write_record
+
+    given = parse_settings(settings, KEYS)
     if source is not None and given:
-        raise InputError(
-            "--from cannot be combined with settings", value=" ".join(settings), hint="Leave one of them out."
-        )
-    made = _prepare_study(given) if source is None else _load_record(source)
-    written = shape == "table"
-    if written:
+        hint = "Leave one of them out."
+        raise InputError("--from cannot be combined with settings", value=" ".join(settings), hint=hint)
+    get_record = _prepare_study(given) if source is None else _load_record(source)
+    writes_files = shape == "table"
+    if writes_files:
         prepare_folder(out)
-    record = made()
-    _print_tables(record, shape)
-    if written:
+    record = get_record()
+    # Two tables as text, only the second one as CSV, or the record as JSON.
+    if shape != "csv":
+        emit(_build_constants_table(record), record.model_dump(), shape)
+    if shape in ("table", "markdown"):
+        say("")
+    if shape != "json":
+        emit(_build_results_table(record), None, shape)
+    if writes_files:
         name = f"convex-{Path(record.study.data).stem}" if source is None else source.stem
         if source is None:
-            _save_record(record, out / f"{name}.json")
+            say(f"record: {write_record(record, out / f'{name}.json')}")
         if figures:
-            _draw_figure(record, out / f"{name}.{ending}")
+            from splitrelay.paper.convex_figure import draw
+
+            say(f"figure: {draw(record, out / f'{name}.{ending}')}")
 
 
 def _prepare_study(given: dict[str, list[Any]]) -> Callable[[], Record]:
@@ -88,6 +97,7 @@ def _prepare_study(given: dict[str, list[Any]]) -> Callable[[], Record]:
 
 
 def _load_record(source: Path) -> Callable[[], Record]:
+    """Read a record before any folder is made. Return a function that returns it."""
     from splitrelay.paper.convex_records import read_record
 
     record = read_record(source)
@@ -103,28 +113,6 @@ def _report_progress(study: Study, cells: Iterator[Cell]) -> Iterator[Cell]:
         left = f", about {spent / done * (total - done):.0f} s left" if done < total else ""
         note(f"C={cell.C}: {cell.seconds:.0f} s ({done}/{total}{left})")
         yield cell
-
-
-def _save_record(record: Record, path: Path) -> None:
-    from splitrelay.paper.convex_records import write_record
-
-    say(f"record: {write_record(record, path)}")
-
-
-def _draw_figure(record: Record, path: Path) -> None:
-    from splitrelay.paper.convex_figure import draw
-
-    say(f"figure: {draw(record, path)}")
-
-
-def _print_tables(record: Record, shape: str) -> None:
-    """Print two tables as text, only the second one as CSV, or the record as JSON."""
-    if shape != "csv":
-        emit(_build_constants_table(record), record.model_dump(), shape)
-    if shape in ("table", "markdown"):
-        say("")
-    if shape != "json":
-        emit(_build_results_table(record), None, shape)
 
 
 def _build_constants_table(record: Record) -> Table:

@@ -10,12 +10,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from splitrelay.cli.click_extensions import Group
-from splitrelay.cli.console import Table, emit, format_option, note, progress_hidden, say
+from splitrelay.cli.console import Table, emit, format_option, is_progress_hidden, note, say
 
 if TYPE_CHECKING:
     from splitrelay.data.datasets import KnownSet
     from splitrelay.data.downloads import Progress
-    from splitrelay.data.fetch import FetchResult
 
 
 def complete_dataset_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -41,12 +40,8 @@ def list_sets(shape: str) -> None:
     from splitrelay.data.datasets import SETS
 
     rows = [describe_dataset(known, get_data_folder()) for known in SETS.values()]
-    cells = [(*list(row.values())[:5], row["where"] or f"not here: splitrelay data get {row['name']}") for row in rows]
-    emit(
-        Table(("name", "images", "shape", "classes", "size", "where"), [_format_row(*cell) for cell in cells]),
-        rows,
-        shape,
-    )
+    table = Table(("name", "images", "shape", "classes", "size", "where"), [_format_row(row) for row in rows])
+    emit(table, rows, shape)
 
 
 @data.command("get", example="splitrelay data get mnist")
@@ -69,7 +64,11 @@ def get(names: tuple[str, ...], given: Path | None, way: str | None, shape: str)
             served.append(fetch(known, only=way, given=given, watch=bars.show))
     rows = [(one.name, one.way, one.folder) for one in served]
     notes = [f"{one.name}: tried before: {'; '.join(one.tried)}" for one in served if one.tried]
-    emit(Table(("name", "served by", "folder"), rows, notes=notes), [_payload(one) for one in served], shape)
+    payload = [
+        {"name": one.name, "way": one.kind, "served_by": one.way, "folder": str(one.folder), "tried": list(one.tried)}
+        for one in served
+    ]
+    emit(Table(("name", "served by", "folder"), rows, notes=notes), payload, shape)
 
 
 @data.command("check", example="splitrelay data check")
@@ -154,28 +153,16 @@ class ProgressBars:
             self.what = progress.what
             if progress.total is None:
                 note(f"{self.name}: {progress.what}")
-            elif not progress_hidden():
+            elif not is_progress_hidden():
                 self.bar = click.progressbar(length=progress.total, label=progress.what, file=sys.stderr)
                 self.bar.render_progress()
         if self.bar is not None:
             self.bar.update(progress.done - self.bar.pos)
 
 
-def _format_row(
-    name: str, images: list[int], shape: tuple[int, ...], classes: int, size: int, where: str
-) -> list[object]:
-    return [name, " + ".join(map(str, images)), "x".join(map(str, shape)), classes, _format_size(size), where]
-
-
-def _format_size(size: int) -> str:
-    return f"{size / 1e6:.0f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
-
-
-def _payload(served: FetchResult) -> dict[str, Any]:
-    return {
-        "name": served.name,
-        "way": served.kind,
-        "served_by": served.way,
-        "folder": str(served.folder),
-        "tried": list(served.tried),
-    }
+def _format_row(row: dict[str, Any]) -> list[object]:
+    """Return a row of the list for the table."""
+    images, shape = " + ".join(map(str, row["images"])), "x".join(map(str, row["shape"]))
+    size = f"{row['bytes'] / 1e6:.0f} MB" if row["bytes"] >= 1e6 else f"{row['bytes'] / 1e3:.0f} kB"
+    where = row["where"] or f"not here: splitrelay data get {row['name']}"
+    return [row["name"], images, shape, row["classes"], size, where]

@@ -14,11 +14,11 @@ from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import Table, emit, format_option, note, prepare_folder, say
 
 if TYPE_CHECKING:
-    from splitrelay.paper.demo import Cell, Outcome, Point
+    from splitrelay.paper.demo import Cell, Outcome
 
 LABEL = {"ssl": "SSL", "fedavg": "FedAvg"}
 DEFAULT = Path("results/demo")
-PACE = 4  # rows after which the time left can be told
+PACE = 4  # rows after which the time left is estimated
 
 
 @click.command(cls=Command, example="splitrelay demo")
@@ -38,12 +38,19 @@ def demo(out: Path, workers: int | None, shape: str) -> None:
     from splitrelay.reports.curves import draw
 
     if shape == "table":
-        _print_introduction()
+        from splitrelay.cli.partition.terminal_plot import choose_marks, get_width, plot_counts
+        from splitrelay.paper.demo import CLASSES, SEEDS, partition
+
+        for C in CLASSES:
+            dealt = partition(C, SEEDS[0])
+            say(f"{dealt.title}: who holds which digits")
+            say(plot_counts(dealt.counts.tolist(), dealt.classes.tolist(), choose_marks(), get_width()))
+            say("")
     with plan.Workers(workers, out / "runs" if shape == "table" else None) as pool:
         total = len(plan.search()) + len(plan.ALGORITHMS) * len(plan.CLASSES) * (len(plan.SEEDS) - 1)
         progress = Progress(total)
-        outcomes = [progress.seen(outcome) for outcome in pool.outcomes(plan.search())]
-        outcomes += [progress.seen(outcome) for outcome in pool.outcomes(plan.list_repeats(outcomes))]
+        outcomes = [progress.print_row(outcome) for outcome in pool.outcomes(plan.search())]
+        outcomes += [progress.print_row(outcome) for outcome in pool.outcomes(plan.list_repeats(outcomes))]
     cells = plan.cells(outcomes)
     emit(_build_table(cells), [_build_payload(cell) for cell in cells], shape)
     if shape == "table":
@@ -54,43 +61,26 @@ def demo(out: Path, workers: int | None, shape: str) -> None:
         say(f"Next, see the runs in your browser: splitrelay page {folder} (in a checkout: ./go page {folder})")
 
 
-def _print_introduction() -> None:
-    from splitrelay.cli.partition.terminal_plot import choose_marks, get_width, plot_counts
-    from splitrelay.paper.demo import CLASSES, SEEDS, partition
-
-    for C in CLASSES:
-        dealt = partition(C, SEEDS[0])
-        say(f"{dealt.title}: who holds which digits")
-        say(plot_counts(dealt.counts.tolist(), dealt.classes.tolist(), choose_marks(), get_width()))
-        say("")
-
-
 class Progress:
-    """A row for each run as it ends, and the time that is left."""
+    """Prints a row for each finished run, with the time left. The time before the first row is start-up."""
 
     def __init__(self, total: int) -> None:
         self.total, self.done, self.first = total, 0, 0.0
         note("  run  partition     algorithm  rate  seed  accuracy     MB   left")
 
-    def seen(self, outcome: Outcome) -> Outcome:
-        """Print it and pass it on."""
+    def print_row(self, outcome: Outcome) -> Outcome:
+        """Print the row of a run, and return its outcome."""
         self.done += 1
         self.first = self.first or time.perf_counter()
-        note(_build_row(outcome.point, outcome, f"{self.done}/{self.total}", self._left()))
+        left, point, number = "", outcome.point, f"{self.done}/{self.total}"
+        if self.done >= PACE:
+            left = f"{(time.perf_counter() - self.first) / (self.done - 1) * (self.total - self.done):.0f} s"
+        what = f"{number:>5}  ExDir({point.C}, 10)  {LABEL[point.algorithm]:<9} {point.eta:>5g} {point.seed:>5}"
+        accuracy, megabytes = "diverged", ""
+        if not outcome.failed:
+            accuracy, megabytes = f"{outcome.accuracy:.1%}", f"{outcome.traffic / 1e6:.1f}"
+        note(f"{what} {accuracy:>9} {megabytes:>6} {left:>6}".rstrip())
         return outcome
-
-    def _left(self) -> str:
-        """From the pace since the first row: what came before it is start-up."""
-        if self.done < PACE:
-            return ""
-        left = (time.perf_counter() - self.first) / (self.done - 1) * (self.total - self.done)
-        return f"{left:.0f} s"
-
-
-def _build_row(point: Point, outcome: Outcome, number: str, left: str) -> str:
-    what = f"{number:>5}  ExDir({point.C}, 10)  {LABEL[point.algorithm]:<9} {point.eta:>5g} {point.seed:>5}"
-    seen = ("diverged", "") if outcome.failed else (f"{outcome.accuracy:.1%}", f"{outcome.traffic / 1e6:.1f}")
-    return f"{what} {seen[0]:>9} {seen[1]:>6} {left:>6}".rstrip()
 
 
 def _build_table(cells: Sequence[Cell]) -> Table:

@@ -12,7 +12,7 @@ from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import Table, emit, format_option, note, say
 from splitrelay.cli.key_values import Key, settings_argument, words
 from splitrelay.cli.spec_arguments import expand_arguments, list_spec_keys
-from splitrelay.cli.sweep import command, places_options, swept
+from splitrelay.cli.sweep import command, places_options, run_and_show
 from splitrelay.cli.table import parse_seeds
 from splitrelay.errors import InputError, WorkError
 
@@ -56,21 +56,21 @@ def grid(
     """
     from splitrelay.sweeps.grid_search import build_results, choose_settings, search_rates, write_results
 
-    plan, folder = _plan(settings, out)
+    plan, folder = _build_search(settings), out or Path("results/grid")
     seeds = parse_seeds(report)
     plan.list_report_points({}, seeds)  # report wrong seeds before the work
     for twin in plan.points().dropped:
         note(f"left out: {twin}")
     flags = ["--extend"] * extend + ["--fine"] * fine + ["--report", report] * bool(report)
     again = command("grid", settings, folder, *flags, **how)
-    choices = search_rates(plan, lambda points: swept(points, folder, again, **how), extend=extend, fine=fine)
+    choices = search_rates(plan, lambda points: run_and_show(points, folder, again, **how), extend=extend, fine=fine)
     write_results(choices, plan.tune, folder)
     results = build_results(choices, plan.tune)
-    sheet = table(choices, plan.tune)
+    sheet = build_table(choices, plan.tune)
     if not seeds:
         emit(sheet, results, shape)
     else:
-        board = swept(plan.list_report_points(choose_settings(choices), seeds), folder / "report", again, **how)
+        board = run_and_show(plan.list_report_points(choose_settings(choices), seeds), folder / "report", again, **how)
         if board.count("failed"):
             raise WorkError(f"{board.count('failed')} reported runs failed", hint="The same command tries them again.")
         compared = _compare(board, margin)
@@ -81,7 +81,7 @@ def grid(
     note(f"kept: {folder / 'grid.json'}, {folder / 'grid.csv'}")
 
 
-def _plan(settings: Sequence[str], out: Path | None) -> tuple[Search, Path]:
+def _build_search(settings: Sequence[str]) -> Search:
     from splitrelay.sweeps.grid_search import Search
 
     rules = [word.partition("=")[2] for word in settings if word.startswith("tune=")]
@@ -91,7 +91,7 @@ def _plan(settings: Sequence[str], out: Path | None) -> tuple[Search, Path]:
     plan = Search(file, values, rules[0] if rules else "test")
     if not rules and all(point.spec.data.validation for point in plan.points().points):
         plan = Search(file, values, "validation")
-    return plan, out or Path("results/grid")
+    return plan
 
 
 def _compare(board: SweepStatus, margin: float) -> Table:
@@ -103,40 +103,37 @@ def _compare(board: SweepStatus, margin: float) -> Table:
     return build_pairs_table(pair_settings(runs), margin=margin)
 
 
-def table(choices: Sequence[Choice], tune: str) -> Table:
+def build_table(choices: Sequence[Choice], tune: str) -> Table:
     """Return a row for every setting: its best rate, and the mean score of each rate."""
     from splitrelay.runs.run_directory import describe_final_rounds, name_final_accuracy
 
     keys = list(dict.fromkeys(name for choice in choices for name, _ in choice.settings))
     etas = sorted({tried.eta for choice in choices for tried in choice.rates})
-    rows = [(*_named(choice, keys), *_best(choice), *_scores(choice, etas)) for choice in choices]
+    rows = []
+    for choice in choices:
+        settings, scores = dict(choice.settings), {tried.eta: tried.score for tried in choice.rates}
+        cells = [_format_score(scores[eta]) if eta in scores else None for eta in etas]
+        rows.append((*(settings.get(key) for key in keys), *_format_best(choice), *cells))
     ends = [tried.end for choice in choices for tried in choice.rates]
     columns = (*keys, "best eta", name_final_accuracy(ends), "standard error", *(f"{eta:g}" for eta in etas))
     title = f"Best learning rates by mean {tune} accuracy over the {describe_final_rounds(ends)}; then every rate"
-    return Table(columns, rows, title, list(_notes(choices, tune)), lead=max(len(keys), 1))
+    return Table(columns, rows, title, list(_list_notes(choices, tune)), lead=max(len(keys), 1))
 
 
-def _named(choice: Choice, keys: Sequence[str]) -> list[str | None]:
-    settings = dict(choice.settings)
-    return [settings.get(key) for key in keys]
+def _format_score(score: float | None) -> object:
+    return "diverged" if score is None else round(100 * score, 2)
 
 
-def _best(choice: Choice) -> tuple[str | None, float | None, float | None]:
+def _format_best(choice: Choice) -> tuple[object, object, object]:
+    """Return the best rate with a star if it is on the edge of the grid, its score and the standard error."""
     if choice.best.score is None:
         return None, None, None
     error = choice.best.candidate.standard_error if len(choice.best.scores) > 1 else None
     shown = f"{choice.best.eta:g}{'' if choice.next_beyond_edge is None else '*'}"
-    return shown, round(100 * choice.best.score, 2), None if error is None else round(100 * error, 2)
+    return shown, _format_score(choice.best.score), None if error is None else round(100 * error, 2)
 
 
-def _scores(choice: Choice, etas: Sequence[float]) -> Iterator[object]:
-    found = {tried.eta: tried.score for tried in choice.rates}
-    for eta in etas:
-        score = found.get(eta)
-        yield None if eta not in found else "diverged" if score is None else round(100 * score, 2)
-
-
-def _notes(choices: Sequence[Choice], tune: str) -> Iterator[str]:
+def _list_notes(choices: Sequence[Choice], tune: str) -> Iterator[str]:
     from splitrelay.sweeps.grid_search import choose_settings
 
     chosen = choose_settings(choices)

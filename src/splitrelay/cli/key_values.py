@@ -88,7 +88,7 @@ def choice(*allowed: str) -> Callable[[str, str], str]:
     return read
 
 
-def parsed(settings: Sequence[str], keys: Iterable[Key], points: int = POINTS) -> dict[str, list[Any]]:
+def parse_settings(settings: Sequence[str], keys: Iterable[Key], points: int = POINTS) -> dict[str, list[Any]]:
     """Every key that was given, with its values in order; a range that does not say how many has so many points."""
     known = {key.name: key for key in keys}
     found: dict[str, list[Any]] = {}

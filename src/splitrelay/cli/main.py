@@ -119,7 +119,9 @@ def run(argv: Sequence[str] | None = None, context: object = None) -> NoReturn:
 
 
 def _run(arguments: list[str], context: object) -> NoReturn:
-    form = _log_form(arguments)
+    # The form of --log is needed before the command line is parsed, which may fail.
+    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    form = "json" if "--log=json" in words or ("--log", "json") in pairwise(words) else "lines"
     try:
         app.main(arguments, prog_name="splitrelay", standalone_mode=False, obj=context)
     except (KeyboardInterrupt, click.Abort):
@@ -161,12 +163,6 @@ def _leave(message: str, code: int, form: str, trace: str = "") -> NoReturn:
     else:
         click.echo(trace + (one_line if one_line.startswith("Usage:") else f"splitrelay: {one_line}"), err=True)
     sys.exit(code)
-
-
-def _log_form(arguments: list[str]) -> str:
-    """How --log wants it, read before the command is: its options may be the error."""
-    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return "json" if "--log=json" in words or ("--log", "json") in pairwise(words) else "lines"
 
 
 def _take_flags(arguments: list[str]) -> list[str]:

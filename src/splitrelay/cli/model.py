@@ -10,7 +10,7 @@ import click
 
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import Table, emit, format_option, say
-from splitrelay.cli.key_values import Key, count, parsed, settings_argument
+from splitrelay.cli.key_values import Key, count, parse_settings, settings_argument
 from splitrelay.errors import InputError
 from splitrelay.tensor_types import TensorType
 
@@ -52,7 +52,7 @@ def model(name: str | None, settings: Sequence[str], shape: str) -> None:
     from splitrelay.models import MODELS, get_model_spec
     from splitrelay.models.summary import summarize_model
 
-    given = parsed(settings, KEYS)
+    given = parse_settings(settings, KEYS)
     classes, batch = given.get("classes", [10])[0], given.get("batch", [20])[0]
     if name is None:
         specs = {known: get_model_spec(known, _get_inputs(known, given), classes) for known in MODELS}
@@ -100,13 +100,11 @@ def _layer_table(name: str, layers: Sequence[LayerRow], summary: Summary) -> Tab
         title += f", and {summary.frozen:,} frozen parameters, which every host has"
     if any(row.inside for row in layers):
         columns.append("no cut after")
-        rows = [(*row, _shorten(layer.inside)) for row, layer in zip(rows, layers, strict=True)]
+        rows = [
+            (*row, ", ".join(layer.inside) if len(layer.inside) < 3 else f"{layer.inside[0]} ... {layer.inside[-1]}")
+            for row, layer in zip(rows, layers, strict=True)
+        ]
     return Table(tuple(columns), rows, title)
-
-
-def _shorten(names: Sequence[str]) -> str:
-    """Return the first and the last name."""
-    return ", ".join(names) if len(names) < 3 else f"{names[0]} ... {names[-1]}"
 
 
 def _cut_table(cuts: Sequence[CutRow], layers: Sequence[LayerRow], batch: int, picture: bool) -> Table:

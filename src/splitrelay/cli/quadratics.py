@@ -12,7 +12,7 @@ import click
 
 from splitrelay.cli.click_extensions import Command, figure_options
 from splitrelay.cli.console import Table, detail, emit, format_option, prepare_folder, say
-from splitrelay.cli.key_values import Key, count, number, parsed, seed, settings_argument
+from splitrelay.cli.key_values import Key, count, number, parse_settings, seed, settings_argument
 from splitrelay.errors import InputError, OutOfRange
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def build_payload(row: Row, law: Exact) -> dict[str, Any]:
     """All that is known of one group at one K."""
     problem = row.group.problem
     return {
-        "group": _format_name(row.group.name),
+        "group": int(row.group.name) if row.group.name.isdigit() else row.group.name,
         "K": row.study.K,
         "fedavg": _build_side(row.fedavg),
         "ssl": _build_side(row.ssl),
@@ -53,10 +53,6 @@ def build_payload(row: Row, law: Exact) -> dict[str, Any]:
         "eta_tilde_star": problem.eta_tilde_star(row.study.K),
         "exact": asdict(law),
     }
-
-
-def _format_name(name: str) -> int | str:
-    return int(name) if name.isdigit() else name
 
 
 def _build_side(curves: Curves) -> dict[str, Any]:
@@ -176,7 +172,7 @@ def quadratics(
     """
     from splitrelay.paper.quadratics import simulate
 
-    studies = _build_studies(parsed(settings, KEYS), path, variant)
+    studies = _build_studies(parse_settings(settings, KEYS), path, variant)
     if figures and shape == "table":
         prepare_folder(out)
     results = []

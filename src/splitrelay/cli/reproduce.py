@@ -84,14 +84,14 @@ def reproduce(
 
 
 def _build_command(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs: int | None) -> str:
-    """What to type to go on."""
+    """Return the command that continues the study."""
     given = ["--seeds", str(seeds)] * (seeds != SEEDS) + ["--jobs", str(jobs)] * (jobs is not None)
     given += ["--budget", str(budget)] * (budget is not None)
     return shlex.join(["splitrelay", "reproduce", *names, *given, "--out", str(out)])
 
 
 def _redraw(source: Path, out: Path, page: Path | None) -> None:
-    """Tables and figures of records; never beside runs that are not those they show."""
+    """Make the tables and figures of records. Refuse a folder with other runs."""
     from splitrelay.paper.evidence import VIEWS
     from splitrelay.runs.records import has_runs
 
@@ -104,7 +104,11 @@ def _redraw(source: Path, out: Path, page: Path | None) -> None:
         raise InputError(f"{own} holds runs, whose tables in {out} those of {source} would replace", hint=hint)
     prepare_folder(out)
     _print_results(source, out)
-    _fill_page(page, out)
+    if page is not None:
+        from splitrelay.paper.evidence import fill_page
+
+        fill_page(page, out)
+        note(f"up to date: {page}")
 
 
 def _choose_units(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs: int | None) -> list[Unit]:
@@ -134,7 +138,8 @@ def _run_partitions(out: Path) -> None:
 
 
 def _print_plan(found: Sequence[Unit], out: Path, budget: float | None, jobs: int | None) -> list[Unit]:
-    """Say what each unit costs and which are taken; the budget counts what is still to be done."""
+    """Print what each unit costs, and return those that the budget allows. Finished runs cost nothing."""
+    from splitrelay.cli.sweep import format_duration
     from splitrelay.paper.budget import choose_within, compute_costs
     from splitrelay.sweeps.process_backend import list_cores
 
@@ -144,24 +149,22 @@ def _print_plan(found: Sequence[Unit], out: Path, budget: float | None, jobs: in
     costs = [price.left / at_once for price in prices]
     taken = choose_within(found, costs, budget)
     rows = [
-        (unit.name, price.runs, price.done, _format_duration(cost), "yes" if unit in taken else "no")
+        (unit.name, price.runs, price.done, format_duration(cost), "yes" if unit in taken else "no")
         for unit, price, cost in zip(found, prices, costs, strict=True)
     ]
     total = sum(cost for unit, cost in zip(found, costs, strict=True) if unit in taken)
-    notes = [
-        f"to be run now: {_format_duration(total)} on {at_once} cores (an estimate, from a probe of a few seconds)"
-    ]
+    notes = [f"to be run now: {format_duration(total)} on {at_once} cores (an estimate, from a probe of a few seconds)"]
     emit(Table(("what", "runs", "done", "time left", "taken"), rows, notes=notes), None, "table")
     return taken
 
 
 def _run_units(taken: Sequence[Unit], out: Path, jobs: int | None, again: str) -> None:
     from splitrelay.cli.run import HERE
-    from splitrelay.cli.sweep import swept
+    from splitrelay.cli.sweep import run_and_show
     from splitrelay.paper.studies import run_batch
 
     def run(points: Sequence[Point], folder: Path) -> SweepStatus:
-        return swept(points, folder, again, on=HERE, jobs=jobs, checkpoint=10)
+        return run_and_show(points, folder, again, on=HERE, jobs=jobs, checkpoint=10)
 
     plain = [unit for unit in taken if unit.tuning is None]
     for kind in dict.fromkeys(unit.kind for unit in plain):
@@ -174,14 +177,15 @@ def _run_units(taken: Sequence[Unit], out: Path, jobs: int | None, again: str) -
 
 def _print_results(source: Path, out: Path) -> None:
     """Make every table and figure from the records in a folder, and check the paper's claims."""
+    from splitrelay.cli.convex import convex
     from splitrelay.cli.figure import figure
     from splitrelay.cli.table import table
     from splitrelay.paper.evidence import VIEWS
 
     commands = {"table": table, "figure": figure}
     found = [(view, words) for view in VIEWS if (words := view.words(source, out)) is not None]
-    convex = sorted((source / "convex").glob("convex-*.json"))
-    if not found and not convex:
+    convex_records = sorted((source / "convex").glob("convex-*.json"))
+    if not found and not convex_records:
         limit = f"one of the folders {', '.join(dict.fromkeys(f for view in VIEWS for f in view.folders))}"
         raise InputError(f"no records in {source}", limit=limit)
     for view, words in found:
@@ -193,14 +197,7 @@ def _print_results(source: Path, out: Path) -> None:
         except InputError as error:  # for example, a comparison that has only one value yet
             note(f"{view.name} is left out: {error}")
     _print_tables(source, out)
-    _print_convex(convex, out)
-
-
-def _print_convex(records: Sequence[Path], out: Path) -> None:
-    """Print the convex study, whose records have their own format."""
-    from splitrelay.cli.convex import convex
-
-    for record in records:
+    for record in convex_records:  # they have a format of their own
         say("")
         _invoke(convex, "--from", str(record), "--out", str(out))
 
@@ -232,21 +229,7 @@ def _print_tables(source: Path, out: Path) -> None:
         note(f"table: {out / name}")
 
 
-def _fill_page(page: Path | None, out: Path) -> None:
-    if page is not None:
-        from splitrelay.paper.evidence import fill_page
-
-        fill_page(page, out)
-        note(f"up to date: {page}")
-
-
 def _invoke(command: click.Command, *words: str) -> None:
     """Run another command with these words."""
     with command.make_context(str(command.name), list(words)) as context:
         command.invoke(context)
-
-
-def _format_duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -73,7 +73,7 @@ def run(settings: Sequence[str], out: Path | None, print_spec: bool, clients: st
         note(f"results so far: {directory.path}. To continue: {format_resume_command(directory.path)}")
         raise
     if shape in ("json", "csv", "markdown"):
-        emit(_table(rows), rows, shape)
+        emit(Table(tuple(rows[0]), [tuple(map(_flatten, row.values())) for row in rows]), rows, shape)
     elif rows and rows[-1]["round"] and has_accuracy(rows[-1]):
         say(describe_accuracy(rows))
     note(f"kept: {directory.path}")
@@ -171,9 +171,5 @@ def _format_line(row: dict[str, Any], left: float | None) -> str:
     return f"{numbers} {traffic} {'' if left is None else f'{left:>7.0f} s'}".rstrip()
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    return Table(tuple(rows[0]), [tuple(map(_flat, row.values())) for row in rows])
-
-
-def _flat(value: Any) -> Any:
+def _flatten(value: Any) -> Any:
     return " ".join(f"{part:.4f}" for part in value) if isinstance(value, list) else value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import click
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import Table, emit, format_option, say
 from splitrelay.cli.run import describe_accuracy
-from splitrelay.cli.sweep import show_status, summary
+from splitrelay.cli.sweep import format_summary, show_status
 from splitrelay.runs.client_records import ClientRecord, RunClients, read_clients
 
 if TYPE_CHECKING:
@@ -49,15 +48,13 @@ def show(path: Path, shape: str) -> None:
     elif sweeps and not has_runs(path):
         show_status(path, shape)  # nothing is on the disk yet
     else:
-        _many(runs_under(path), path, shape, _under_way(sweeps))
+        from splitrelay.sweeps.sweep import load_status
 
-
-def _under_way(sweeps: Sequence[Path]) -> list[str]:
-    """Return how far the sweeps are that other processes run."""
-    from splitrelay.sweeps.sweep import load_status
-
-    boards = [board for board in map(load_status, sweeps) if board.count("running")]
-    return [f"{board.folder}: {summary(board)} (every point: sweep --status {board.folder})" for board in boards]
+        boards = [board for board in map(load_status, sweeps) if board.count("running")]  # by other processes
+        notes = [
+            f"{board.folder}: {format_summary(board)} (every point: sweep --status {board.folder})" for board in boards
+        ]
+        _many(runs_under(path), path, shape, notes)
 
 
 def _one(run: Run, shape: str) -> None:

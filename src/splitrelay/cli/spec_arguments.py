@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from splitrelay.cli.key_values import Key, count, number, parsed, seed, words
+from splitrelay.cli.key_values import Key, count, number, parse_settings, seed, words
 from splitrelay.errors import InputError, suggest_name
 
 if TYPE_CHECKING:
@@ -128,5 +128,7 @@ def _expand_range(name: str, text: str) -> list[str]:
     if ":" not in text or number_type is None:
         return [text]
     whole = seed if name.endswith("seed") else count
-    values = parsed([f"{name}={text}"], [Key(name, whole if number_type is int else number)], RANGE_POINTS)[name]
+    values = parse_settings([f"{name}={text}"], [Key(name, whole if number_type is int else number)], RANGE_POINTS)[
+        name
+    ]
     return [f"{value:.6g}" if number_type is float else str(value) for value in values]

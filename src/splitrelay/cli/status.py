@@ -36,7 +36,9 @@ def status(address: str, keys: Path | None, insecure: bool, watch: bool, every: 
     """
     from splitrelay.deploy.status_client import ask_status, build_report_error
 
-    _check_not_folder(address)
+    if Path(address).is_dir():
+        hint = f"For a sweep use splitrelay sweep --status {address}, for a run splitrelay show {address}."
+        raise InputError("the address of a server is needed, not a folder", value=address, limit="HOST:PORT", hint=hint)
     warn_insecure(insecure)
     for report in _poll_reports(lambda: ask_status(address, keys, insecure), every):
         try:
@@ -82,12 +84,6 @@ def _poll_reports(ask: Callable[[], dict[str, Any]], every: float) -> Iterator[d
             continue
         is_away = False
         yield report
-
-
-def _check_not_folder(address: str) -> None:
-    if Path(address).is_dir():
-        hint = f"For a sweep use splitrelay sweep --status {address}, for a run splitrelay show {address}."
-        raise InputError("the address of a server is needed, not a folder", value=address, limit="HOST:PORT", hint=hint)
 
 
 def build_table(report: dict[str, Any]) -> Table:

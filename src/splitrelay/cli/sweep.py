@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option, note, prepare_folder, progress_hidden, stopping
+from splitrelay.cli.console import Table, emit, format_option, is_progress_hidden, note, prepare_folder, stopping
 from splitrelay.cli.key_values import settings_argument
 from splitrelay.cli.run import HERE, require_package
 from splitrelay.cli.spec_arguments import CPU, check_device, device_option, expand_arguments, list_spec_keys
@@ -29,41 +29,42 @@ if TYPE_CHECKING:
 
 
 REDRAW_SECONDS = 0.2  # seconds between two drawings
-PULSE = 300.0  # seconds between two lines on the points that run, where there is no terminal
+PRINT_SECONDS = 300.0  # seconds between two lines on the running points, without a terminal
 BROKEN = ("diverged", "failed")
 
 
 class Display:
-    """What is said about a sweep while it runs; all of it goes to stderr."""
+    """Shows a sweep on stderr while it runs: a table that is redrawn on a terminal, else a line for each change."""
 
     def __init__(self) -> None:
-        self.live, self.lines, self.drawn = not progress_hidden(), 0, -math.inf
-        self.pulse = time.monotonic()
+        self.is_live, self.lines, self.drawn_at = not is_progress_hidden(), 0, -math.inf
+        self.printed_at = time.monotonic()
 
-    def show(self, board: SweepStatus, news: JobStatus | None) -> None:
-        """The board after this news."""
-        if self.live:
-            self._draw(board, at_once=news is not None and news.state != "running")
-        elif news is not None and news.round is None:
-            note(_change(board, board.entries[news.name]))
-        elif time.monotonic() - self.pulse > PULSE:
-            self.pulse = time.monotonic()
-            note(_pulse(board))
+    def show(self, board: SweepStatus, change: JobStatus | None) -> None:
+        """Show the sweep after a change."""
+        now = time.monotonic()
+        if self.is_live:
+            is_urgent = change is not None and change.state != "running"
+            if is_urgent or now - self.drawn_at >= REDRAW_SECONDS:
+                self._draw(board)
+        elif change is not None and change.round is None:
+            note(_format_change(board, board.entries[change.name]))
+        elif now - self.printed_at > PRINT_SECONDS:
+            self.printed_at = now
+            points = "; ".join(map(_format_progress, board.select("running")))
+            note(f"{_format_place(board)}  {'running':<8}  {points}  ({format_counts(board)})")
 
     def close(self) -> None:
-        """The table of results takes its choose_folder."""
-        if self.live:
+        """Erase the table, because the table of results takes its place."""
+        if self.is_live:
             self._erase()
 
-    def _draw(self, board: SweepStatus, at_once: bool) -> None:
-        now = time.monotonic()
-        if not at_once and now - self.drawn < REDRAW_SECONDS:
-            return
+    def _draw(self, board: SweepStatus) -> None:
         size = shutil.get_terminal_size()
-        lines = [line[: size.columns - 1] for line in _picture(board, size.lines - 3)]
+        lines = [line[: size.columns - 1] for line in _list_terminal_lines(board, size.lines - 3)]
         self._erase()
         click.echo("\n".join(lines), err=True)
-        self.lines, self.drawn = len(lines), now
+        self.lines, self.drawn_at = len(lines), time.monotonic()
 
     def _erase(self) -> None:
         if self.lines:
@@ -72,107 +73,40 @@ class Display:
         self.lines = 0
 
 
-def summary(board: SweepStatus) -> str:
-    """How many are where, the time that is left, what comes next, the best so far."""
-    best, waiting = board.find_best(), board.select("waiting")
-    words = [counted(board)]
-    if waiting and board.count("running"):
-        words.append(f"next {waiting[0].label}")
-    if best is not None and best.accuracy is not None:
-        seeds = f" (mean of {len(best.points)} seeds)" if len(best.points) > 1 else ""
-        words.append(f"best so far {best.accuracy:.2%}{seeds} at {best.label}")
-    return "; ".join(words)
-
-
-def counted(board: SweepStatus) -> str:
-    """How many are where, and the time that is left unless they are being stopped."""
-    counts = {state: board.count(state) for state in ("done", "running", "waiting", "stopped", *BROKEN)}
-    words = ", ".join(f"{number} {state}" for state, number in counts.items() if number or state == "done")
-    left = _time_left(board)
-    return f"{words}; {left} left" if left else words
-
-
-def duration(seconds: float) -> str:
-    """Seconds, minutes or hours, whichever reads best."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
-def results(board: SweepStatus) -> Table:
-    """Return one row per point. Notes below the table report what went wrong."""
-    from splitrelay.runs.run_directory import name_final_accuracy
-
-    entries = board.entries.values()
-    keys = list(dict.fromkeys(key for entry in entries for key in entry.settings))
-    name = name_final_accuracy([entry.R for entry in entries])
-    columns = (*(keys or ["point"]), "state", "round", "of", name, "last evaluation (%)")
-    rows = [(*([_plain(entry.settings.get(key)) for key in keys] or [entry.label]), *_seen(entry)) for entry in entries]
-    return Table(columns, rows, notes=[*_reasons(board), summary(board)])
-
-
-def overview(boards: Sequence[SweepStatus], folder: Path) -> Table:
-    """One row a sweep, and what runs in it."""
-    states = ("done", "running", "waiting", "stopped", *BROKEN)
-    rows = [
-        (str(board.folder.relative_to(folder)), *(board.count(state) for state in states), _time_left(board) or None,
-         "; ".join(map(_so_far, board.select("running"))) or None)
-        for board in boards
-    ]  # fmt: skip
-    return Table(("sweep", *states, "left", "at"), rows, notes=["--status and a sweep's folder: every point of it."])
-
-
-def _time_left(board: SweepStatus) -> str:
-    """Of what runs and waits; nothing while points are being stopped, or before there is a pace."""
-    left = board.estimate_seconds_left()
-    return duration(left) if math.isfinite(left) and not board.count("stopped") else ""
-
-
-def _seen(entry: PointStatus) -> tuple[object, ...]:
-    shares = entry.accuracy, entry.last_evaluation
-    return entry.state, entry.round, entry.R, *(None if share is None else round(100 * share, 2) for share in shares)
-
-
-def _reasons(board: SweepStatus) -> Iterator[str]:
-    for entry in board.entries.values():
-        if entry.state in BROKEN:
-            yield f"{entry.state}: {entry.label}: {entry.why}"
-    if board.count("diverged"):
-        yield "A run that diverged is a result, and not run again; --retry does."
-
-
-def _plain(text: str | None) -> object:
-    """A number where it is one, so that columns line up."""
-    try:
-        return None if text is None else int(text) if text.isdigit() else float(text)
-    except ValueError:
-        return text
-
-
-def _picture(board: SweepStatus, most: int) -> list[str]:
-    """The running points first where there is no room for all."""
+def _list_terminal_lines(board: SweepStatus, most: int) -> list[str]:
+    """Return a line for each point. If there are too many, those that run come first, and others are left out."""
     entries = list(board.entries.values())
     if len(entries) > most:
         rank = {"running": 0, "failed": 1, "diverged": 1, "done": 2}
         chosen = sorted(entries, key=lambda entry: rank.get(entry.state, 3))[: max(most - 1, 1)]
         entries = [entry for entry in entries if entry in chosen]
     width = max(len(entry.label) for entry in entries)
+    lines = []
+    for entry in entries:
+        share = entry.last_evaluation if entry.accuracy is None else entry.accuracy
+        accuracy = "" if share is None else f"{share:.2%}"
+        why = f"  {entry.why}" if entry.why else ""
+        state = f"{entry.label:<{width}}  {entry.state:<8}  {entry.round:>6}/{entry.R:<6}"
+        lines.append(f"{state}  {accuracy:>7}{why}".rstrip())
     hidden = len(board.entries) - len(entries)
-    more = [f"... and {hidden} more"] if hidden else []
-    return [*(_row(entry, width) for entry in entries), *more, summary(board)]
+    return [*lines, *([f"... and {hidden} more"] if hidden else []), format_summary(board)]
 
 
-def _row(entry: PointStatus, width: int) -> str:
-    share = entry.last_evaluation if entry.accuracy is None else entry.accuracy
-    accuracy = "" if share is None else f"{share:.2%}"
-    why = f"  {entry.why}" if entry.why else ""
-    return f"{entry.label:<{width}}  {entry.state:<8}  {entry.round:>6}/{entry.R:<6}  {accuracy:>7}{why}".rstrip()
-
-
-def _change(board: SweepStatus, entry: PointStatus) -> str:
-    best = _describe_best(board, entry) if entry.state == "done" else ""
-    counts = _halting(board) if entry.state == "stopped" else counted(board)
-    return f"{_place(board)}  {entry.state:<8}  {_told(entry)}{best}  ({counts})"
+def _format_change(board: SweepStatus, entry: PointStatus) -> str:
+    """Return a line on a point whose state has changed."""
+    point, counts = entry.label, format_counts(board)
+    if entry.state == "done" and entry.accuracy is not None:
+        point = f"{entry.label}  {entry.accuracy:.2%}"
+    elif entry.why:
+        point = f"{entry.label}: {entry.why}"
+    elif entry.round:
+        point = _format_progress(entry)
+    if entry.state == "done":
+        point += _describe_best(board, entry)
+    if entry.state == "stopped":
+        running, stopped, waiting = (board.count(state) for state in ("running", "stopped", "waiting"))
+        counts = f"{running} still at a visit" if running else f"{stopped} to be continued, {waiting} not started"
+    return f"{_format_place(board)}  {entry.state:<8}  {point}  ({counts})"
 
 
 def _describe_best(board: SweepStatus, entry: PointStatus) -> str:
@@ -184,33 +118,86 @@ def _describe_best(board: SweepStatus, entry: PointStatus) -> str:
     return f", its setting the best so far (mean {best.accuracy:.2%})" if several else ", the best so far"
 
 
-def _halting(board: SweepStatus) -> str:
-    busy = board.count("running")
-    rest = f"{board.count('stopped')} to be gone on with, {board.count('waiting')} not begun"
-    return f"{busy} still at a visit" if busy else rest
+def _format_place(board: SweepStatus) -> str:
+    """Return the time of day and how many of the points have ended."""
+    ended = f"{board.count('done', *BROKEN)}/{len(board.entries)}"
+    return f"{time.strftime('%H:%M:%S')} {ended:>7}"
 
 
-def _pulse(board: SweepStatus) -> str:
-    running = [entry for entry in board.entries.values() if entry.state == "running"]
-    return f"{_place(board)}  {'running':<8}  {'; '.join(map(_so_far, running))}  ({counted(board)})"
-
-
-def _place(board: SweepStatus) -> str:
-    done = f"{board.count('done', *BROKEN)}/{len(board.entries)}"
-    return f"{time.strftime('%H:%M:%S')} {done:>7}"
-
-
-def _so_far(entry: PointStatus) -> str:
+def _format_progress(entry: PointStatus) -> str:
     accuracy = "" if entry.last_evaluation is None else f" {entry.last_evaluation:.2%}"
     return f"{entry.label} round {entry.round}/{entry.R}{accuracy}"
 
 
-def _told(entry: PointStatus) -> str:
-    if entry.state == "done" and entry.accuracy is not None:
-        return f"{entry.label}  {entry.accuracy:.2%}"
-    if entry.round and not entry.why:  # it goes on, or will
-        return _so_far(entry)
-    return f"{entry.label}: {entry.why}" if entry.why else entry.label
+def format_summary(board: SweepStatus) -> str:
+    """Return the number of points in each state, the time left, the next point and the best setting so far."""
+    best, waiting = board.find_best(), board.select("waiting")
+    parts = [format_counts(board)]
+    if waiting and board.count("running"):
+        parts.append(f"next {waiting[0].label}")
+    if best is not None and best.accuracy is not None:
+        seeds = f" (mean of {len(best.points)} seeds)" if len(best.points) > 1 else ""
+        parts.append(f"best so far {best.accuracy:.2%}{seeds} at {best.label}")
+    return "; ".join(parts)
+
+
+def format_counts(board: SweepStatus) -> str:
+    """Return the number of points in each state, and the time left if it is known."""
+    counts = {state: board.count(state) for state in ("done", "running", "waiting", "stopped", *BROKEN)}
+    text = ", ".join(f"{number} {state}" for state, number in counts.items() if number or state == "done")
+    left = _format_time_left(board)
+    return f"{text}; {left} left" if left else text
+
+
+def _format_time_left(board: SweepStatus) -> str:
+    """Return the time left; an empty string while points stop, or before the first row."""
+    left = board.estimate_seconds_left()
+    return format_duration(left) if math.isfinite(left) and not board.count("stopped") else ""
+
+
+def format_duration(seconds: float) -> str:
+    """Return seconds, minutes or hours."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def build_results_table(board: SweepStatus) -> Table:
+    """Return one row per point. Notes below the table report what went wrong."""
+    from splitrelay.runs.run_directory import name_final_accuracy
+
+    entries = board.entries.values()
+    keys = list(dict.fromkeys(key for entry in entries for key in entry.settings))
+    name = name_final_accuracy([entry.R for entry in entries])
+    columns = (*(keys or ["point"]), "state", "round", "of", name, "last evaluation (%)")
+    rows = []
+    for entry in entries:
+        settings = [_convert_number(entry.settings.get(key)) for key in keys] or [entry.label]
+        shares = [None if share is None else round(100 * share, 2) for share in (entry.accuracy, entry.last_evaluation)]
+        rows.append((*settings, entry.state, entry.round, entry.R, *shares))
+    notes = [f"{entry.state}: {entry.label}: {entry.why}" for entry in entries if entry.state in BROKEN]
+    if board.count("diverged"):
+        notes.append("A run that diverged is a result, and not run again; --retry does.")
+    return Table(columns, rows, notes=[*notes, format_summary(board)])
+
+
+def _convert_number(text: str | None) -> object:
+    """Return a number if the text is one, so that columns are aligned."""
+    try:
+        return None if text is None else int(text) if text.isdigit() else float(text)
+    except ValueError:
+        return text
+
+
+def build_overview_table(boards: Sequence[SweepStatus], folder: Path) -> Table:
+    """Return one row per sweep, with the points that run."""
+    states = ("done", "running", "waiting", "stopped", *BROKEN)
+    rows = [
+        (str(board.folder.relative_to(folder)), *(board.count(state) for state in states),
+         _format_time_left(board) or None, "; ".join(map(_format_progress, board.select("running"))) or None)
+        for board in boards
+    ]  # fmt: skip
+    return Table(("sweep", *states, "left", "at"), rows, notes=["--status and a sweep's folder: every point of it."])
 
 
 CHECKPOINT_EVERY = 10  # evaluations between two checkpoints
@@ -255,21 +242,21 @@ def sweep(
 
     if not settings:
         raise InputError("there is nothing to sweep", hint="For example: splitrelay sweep data=digits eta=0.1,0.3")
-    own = _share(share)
+    shard = _parse_share(share)
     file, values = expand_arguments("sweep", settings)
     found = expand_points(file, values)
     for twin in found.dropped:
         note(f"left out: {twin}")
     folder = out or Path("results/sweep")
     more = [] if share is None else ["--share", share]
-    board = swept(found.points, folder, command("sweep", settings, folder, *more, **how), shard=own, **how)
-    emit(results(board), payload(board), shape)
+    board = run_and_show(found.points, folder, command("sweep", settings, folder, *more, **how), shard=shard, **how)
+    emit(build_results_table(board), build_payload(board), shape)
     failed = board.count("failed")
     if failed:
         raise WorkError(f"{failed} of {len(board.entries)} points failed", hint="The same command tries them again.")
 
 
-def _share(text: str | None) -> Shard:
+def _parse_share(text: str | None) -> Shard:
     from splitrelay.sweeps.jobs import ALL, Shard
 
     if text is None:
@@ -298,7 +285,7 @@ def command(
     return shlex.join(["splitrelay", name, *settings, *more, *places, *often, "--out", str(folder)])
 
 
-def swept(
+def run_and_show(
     points: Sequence[Point], folder: Path, again: str, *, on: str, jobs: int | None, device: str = CPU, **how: Any
 ) -> SweepStatus:
     """Run a sweep and show its progress. `again` is the command that continues it after Ctrl-C."""
@@ -311,23 +298,22 @@ def swept(
         note(f"left out: {twin}")
     prepare_folder(folder)
     try:
-        return _watched(found.points, folder, where, device=device, **how)
+        from splitrelay.sweeps.sweep import run_sweep
+
+        display = Display()
+        with (
+            stopping() as stop,
+            closing(run_sweep(found.points, folder, where, stop=stop, device=device, **how)) as progress,
+        ):
+            try:
+                for board, change in progress:
+                    display.show(board, change)
+            finally:
+                display.close()
+        return board
     except KeyboardInterrupt:
         note(f"results so far: {folder}. To continue: {again}")
         raise
-
-
-def _watched(points: Sequence[Point], folder: Path, where: JobRunner, **how: Any) -> SweepStatus:
-    from splitrelay.sweeps.sweep import run_sweep
-
-    display = Display()
-    with stopping() as stop, closing(run_sweep(points, folder, where, stop=stop, **how)) as going:
-        try:
-            for board, news in going:
-                display.show(board, news)
-        finally:
-            display.close()
-    return board
 
 
 def choose_backend(on: str, jobs: int | None, folder: Path) -> JobRunner:
@@ -352,13 +338,13 @@ def show_status(folder: Path, shape: str) -> None:
     found = find_sweeps(folder)
     if found in ([], [folder]):
         board = load_status(folder)
-        emit(results(board), payload(board), shape)
+        emit(build_results_table(board), build_payload(board), shape)
         return
     boards = [load_status(path) for path in found]
-    emit(overview(boards, folder), [payload(board) for board in boards], shape)
+    emit(build_overview_table(boards, folder), [build_payload(board) for board in boards], shape)
 
 
-def payload(board: SweepStatus) -> dict[str, Any]:
+def build_payload(board: SweepStatus) -> dict[str, Any]:
     """Return the status for --format json."""
     points = [asdict(entry) for entry in board.entries.values()]
     return {"folder": str(board.folder), "seconds_left": board.estimate_seconds_left(), "points": points}

@@ -82,9 +82,9 @@ def read_object(source: Any) -> Raw:
         if not hasattr(source, name):
             what = f"{type(source).__name__} has no attribute '{name}'"
             raise InputError(what, limit="an object with data and targets, or a path")
-    return _build_raw(
-        np.asarray(source.data), np.asarray(source.targets), type(source).__name__, _get_class_names(source)
-    )
+    names = getattr(source, "classes", None)
+    classes = None if names is None else tuple(map(str, names))
+    return _build_raw(np.asarray(source.data), np.asarray(source.targets), type(source).__name__, classes)
 
 
 def read_npz(path: Path) -> tuple[Raw, Raw | None]:
@@ -235,11 +235,6 @@ def _build_raw(x: npt.NDArray[Any], y: npt.NDArray[Any], of: str, classes: tuple
 def _from_table(path: Path, table: tuple[npt.NDArray[Any], npt.NDArray[Any], tuple[str, ...] | None]) -> Raw:
     x, y, classes = table
     return _build_raw(x, y, str(path), classes)
-
-
-def _get_class_names(source: Any) -> tuple[str, ...] | None:
-    names = getattr(source, "classes", None)
-    return None if names is None else tuple(map(str, names))
 
 
 def _read_class_folders(path: Path, classes: tuple[str, ...] | None = None) -> Raw:

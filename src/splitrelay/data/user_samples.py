@@ -140,7 +140,8 @@ def split_table(source: Any, form: TableFormat, test: Any = SHARE) -> tuple[Tabl
         table = drop_incomplete_rows(table, features, form.categorical)
     if is_share(test):
         clients = None if form.client is None else read_clients(table, form.client)
-        held = hold_out(len(table), test, _get_strata(table, form), clients, table.of)
+        strata = _as_names(table.get(form.label[0])) if form.target == "classes" else None
+        held = hold_out(len(table), test, strata, clients, table.of)
         return table.take(~held), table.take(held)
     test_table = read_table(test, None if isinstance(test, str | Path) else "the test set")
     if form.missing == "drop":
@@ -308,10 +309,6 @@ def _as_names(column: Array) -> npt.NDArray[np.str_]:
     return format_names(column)
 
 
-def _get_strata(table: Table, form: TableFormat) -> Array | None:
-    return _as_names(table.get(form.label[0])) if form.target == "classes" else None
-
-
 def _find_target(y: Array) -> Target:
     if y.ndim == 1 and y.dtype.kind in "iubUSO":
         return "classes"
@@ -326,7 +323,8 @@ def store_targets(
 ) -> tuple[tuple[str, ...], list[Array]]:
     """Return the names of the classes, and the targets of both parts in the form in which they are stored."""
     if kind == "classes":
-        simple = [_simplify(part) for part in (train, test)]
+        # Truth values become integers, so that the classes are 0 and 1.
+        simple = [part.astype(np.int64) if part.dtype.kind == "b" else part for part in (train, test)]
         names, labels = encode_classes(simple, of, None if classes is None else tuple(map(str, classes)))
         return names, list(labels)
     if kind not in TARGETS:
@@ -338,11 +336,6 @@ def store_targets(
                 f"targets of the kind {kind} must be numbers", value=part.dtype, limit=np.dtype(dtype).name
             )
     return (), [np.ascontiguousarray(part.astype(dtype)) for part in (train, test)]
-
-
-def _simplify(y: Array) -> Array:
-    """Return labels as integers where they are truth values, so that the classes are 0 and 1."""
-    return y.astype(np.int64) if y.dtype.kind == "b" else y
 
 
 def _check_lengths(arrays: tuple[Array, ...], y: Array, of: str) -> None:
@@ -542,7 +535,8 @@ def load_any(source: Any, y: Any = None, **options: Any) -> DataSet:
         kind = options.pop("target", None) or _find_target(to_array(y))
         options["target"] = kind
     labels = () if label is None else (label,) if isinstance(label, str) else tuple(label)
-    form = TableFormat(labels, **{key: _to_tuple(value) for key, value in options.items()})
+    tuples: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    form = TableFormat(labels, **tuples)
     return load_table(source, form, test=test, name=name, classes=None if classes is None else tuple(classes))
 
 
@@ -552,7 +546,3 @@ def _target_column(y: Any) -> Array:
         hint = "Put the columns into the table, and name them with label."
         raise InputError("the targets beside a table must be one column", value=column.shape, hint=hint)
     return column
-
-
-def _to_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

@@ -92,7 +92,9 @@ class LayoutBuilder:
             one = LayerC(kind=KINDS[type(self.plan.layers[j])], in_=here, raw=here, bias=-1, in_at=at, g_in_at=g_at)
             j = self._fill(one, j, self.plan.layers[j])
             one.out = here = get_tensor(self.plan, j)
-            in_place = self._is_in_place(one)
+            # A layer may overwrite its input if nothing reads it again.
+            alone = one.kind in (KINDS[ReLU], KINDS[Flatten], KINDS[Dropout])
+            in_place = alone and bool(one.in_.border == one.out.border)
             one.out_at = at if in_place else self._add_images(here)
             one.g_out_at = g_at if in_place and g_at >= 0 else self._add_gradient(j, here)
             at, g_at = one.out_at, one.g_out_at
@@ -103,16 +105,8 @@ class LayoutBuilder:
     def _add_images(self, here: TensorC) -> int:
         return self.layout.arena.take(self.batch * here.size)
 
-    def _needs_gradient(self, j: int) -> bool:
-        return self.trains and (self.input_gradient or j > self.lowest)
-
     def _add_gradient(self, j: int, here: TensorC) -> int:
-        return self._add_images(here) if self._needs_gradient(j) else -1
-
-    def _is_in_place(self, one: LayerC) -> bool:
-        """Return whether a layer may overwrite its input, because nothing reads it again."""
-        alone = one.kind in (KINDS[ReLU], KINDS[Flatten], KINDS[Dropout])
-        return alone and bool(one.in_.border == one.out.border)
+        return self._add_images(here) if self.trains and (self.input_gradient or j > self.lowest) else -1
 
     def _fill(self, one: LayerC, j: int, layer: Layer) -> int:
         """Fill in the pass that starts with layer j; return the number of the first layer behind the pass."""
@@ -143,7 +137,9 @@ class LayoutBuilder:
         one.bias = self._add_slot(j, 1, round_up(C, LANES), 0, one.in_, 0) if layer.bias else -1
         one.forward_weight = self.layout.arena.take(one.raw.stride * one.kh * one.kw * one.in_.C)
         behind, pool = j + 1, find_pool(self.plan, j)
-        one.block = _get_block(one, pool[1] if pool else None)
+        # The images of a block and eight lists of one gradient per window fit into the L1 cache.
+        h, w = pool[1].kernel if pool else (1, 1)
+        one.block = max(1, NEAR // int(4 * one.in_.size + 8 * LANES * (one.raw.H // h) * (one.raw.W // w)))
         if behind < self.last and isinstance(self.plan.layers[behind], ReLU):
             one.relu, behind = 1, behind + 1
         if pool is not None and pool[0] == behind < self.last:
@@ -179,12 +175,6 @@ class LayoutBuilder:
         flat = parameter.start - self.plan.ends[self.first]
         self.layout.slots.append(SlotC(flat, packed, size, kind, parameter.shape[0], C, H, W, here.stride, row))
         return packed
-
-
-def _get_block(one: LayerC, pool: MaxPool2d | None) -> int:
-    """Return the images of a block: they and eight lists of one gradient per window fit into the L1 cache."""
-    h, w = pool.kernel if pool else (1, 1)
-    return max(1, NEAR // int(4 * one.in_.size + 8 * LANES * (one.raw.H // h) * (one.raw.W // w)))
 
 
 def _get_positions(one: LayerC) -> npt.NDArray[np.int32]:

@@ -96,7 +96,8 @@ def inspect_layers(net: Layers, inputs: tuple[TensorType, ...]) -> LayerFacts:
         probe.eval()
         for _ in _run_layers(probe, inputs, entered, "in evaluation mode"):
             pass
-        _set_training(probe)
+        for module in probe.modules():
+            module.train(not isinstance(module, Dropout))  # its masks have names
         constants = {name: _take_snapshot(tensor) for _, name, tensor in probe.list_constants()}
         for _ in range(2):  # a value that is computed once and kept is no state; the second run changes it no more
             numbers = {name: _list_numbers(module) for name, module in probe.named_modules()}
@@ -110,11 +111,6 @@ def inspect_layers(net: Layers, inputs: tuple[TensorType, ...]) -> LayerFacts:
         overwriting=frozenset(j for j, (_, overwrites) in enumerate(found) if overwrites),
         counters=_find_counters(probe, constants),
     )
-
-
-def _set_training(probe: Layers) -> None:
-    for module in probe.modules():
-        module.train(not isinstance(module, Dropout))  # its masks have names
 
 
 def _run_layers(

@@ -62,9 +62,12 @@ class NamedDraws(DispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         generator = self._get_generator(args, kwargs)
         if func is aten.native_dropout.default:
-            return _drop(args[0], args[1], generator)
+            # The result and the mask, as torch's native_dropout returns them.
+            h, p = args[0], args[1]
+            mask = torch.empty_like(h, dtype=torch.bool).bernoulli_(1 - p, generator=generator)
+            return h * mask * (1 / (1 - p) if p < 1 else 0.0), mask
         func = WITH_GENERATOR.get(func, func)
-        if not _has_argument(func, "generator"):
+        if not any(argument.name == "generator" for argument in func._schema.arguments):
             raise InputError(f"the operation {func} draws random numbers that have no name", hint=HINT)
         return func(*args, **{**kwargs, "generator": generator})
 
@@ -105,13 +108,3 @@ def does_draw(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool
             if not value:
                 return False
     return True
-
-
-def _has_argument(func: Any, name: str) -> bool:
-    return any(argument.name == name for argument in func._schema.arguments)
-
-
-def _drop(h: torch.Tensor, p: float, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what torch's native_dropout returns: the result and the mask."""
-    mask = torch.empty_like(h, dtype=torch.bool).bernoulli_(1 - p, generator=generator)
-    return h * mask * (1 / (1 - p) if p < 1 else 0.0), mask

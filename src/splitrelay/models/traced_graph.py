@@ -203,16 +203,13 @@ class Graph:
         if node.op not in ("call_function", "call_method") or _is_inplace(node) or node not in self.values[0]:
             return False
         if _is_fact(node):
-            return self._can_replace(node)
+            try:
+                self.replace_fact(node, None)
+            except LookupError:
+                return False
+            return True
         arguments = node.all_input_nodes
         return bool(arguments) and all(each in self.static for each in arguments) and not node.meta.get("draws")
-
-    def _can_replace(self, node: fx.Node) -> bool:
-        try:
-            self.replace_fact(node, None)
-        except LookupError:
-            return False
-        return True
 
     def replace_fact(self, node: fx.Node, h: fx.Node | None) -> Any:
         """Return a size, dtype or device of an earlier tensor as a constant or as that of h."""

@@ -78,12 +78,12 @@ def trajectory(problem: Quadratics, round_: Round, x0: Array, R: int, shrink: An
     shrink = np.asarray(shrink, dtype=float)
     shape = np.broadcast_shapes(round_.mean.shape[:-2], shrink.shape, np.shape(x0)[:-1])
     u = np.broadcast_to(_with_one(np.asarray(x0, dtype=float) - problem.x_star), (*shape, d + 1))
-    both = _outer(u, u)
+    both = np.asarray(u[..., :, None] * u[..., None, :])
     cross, bar, rho = both[..., :d], both[..., :d, :d], np.ones(shape)
     seconds, bars = [both], [bar]
     for _ in range(R):
         rho = 1 + shrink * rho
-        both = _applied(round_.second, both)
+        both = _apply(round_.second, both.reshape(*both.shape[:-2], -1)).reshape(both.shape)
         cross, bar = _averaged((1 / rho)[..., None, None], both[..., :d], round_.mean @ cross, bar)
         seconds.append(both)
         bars.append(bar)
@@ -224,14 +224,6 @@ def _kron(left: Array, right: Array) -> Array:
 
 def _apply(operator: Array, flat: Array) -> Array:
     return np.asarray((operator @ flat[..., None])[..., 0])
-
-
-def _applied(operator: Array, matrix: Array) -> Array:
-    return _apply(operator, matrix.reshape(*matrix.shape[:-2], -1)).reshape(matrix.shape)
-
-
-def _outer(left: Array, right: Array) -> Array:
-    return np.asarray(left[..., :, None] * right[..., None, :])
 
 
 def _with_one(z: Array) -> Array:

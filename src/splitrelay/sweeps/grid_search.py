@@ -192,7 +192,7 @@ def search_rates(plan: Plan, run: RunPoints, *, extend: bool = False, fine: bool
 
 def compute_next_rate(etas: Sequence[float], up: bool) -> float:
     """Return the next rate of a grid with the same digits in every decade, for example 1 and 5, or 1 and 3."""
-    digits = sorted({_get_digits(eta) for eta in etas})
+    digits = sorted({_round(eta / 10.0 ** math.floor(math.log10(eta) + 1e-9)) for eta in etas})
     edge = max(etas) if up else min(etas)
     decade = math.floor(math.log10(edge))
     further = [_round(digit * 10.0**power) for power in range(decade - 1, decade + 2) for digit in digits]
@@ -283,10 +283,6 @@ def _score(plan: Plan, sweep: SweepStatus, settings: Settings, eta: float, entri
     names, clip = tuple(entry.name for entry in entries), dict(settings).get("clip", "none")
     norm = None if clip == "none" else float(clip)
     return RateScore(eta, known, names, entries[0].R, norm, len(entries) - len(known))
-
-
-def _get_digits(eta: float) -> float:
-    return _round(eta / 10.0 ** math.floor(math.log10(eta) + 1e-9))
 
 
 def _round(eta: float) -> float:

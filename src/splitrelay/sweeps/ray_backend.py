@@ -180,7 +180,9 @@ class _RayJobs:
             while self.open or (self.waiting and not stop.is_set()):
                 if stop.is_set():
                     self.actor.request_stop.remote()  # repeated, because an actor that Ray restarted has lost it
-                self._submit(stop)
+                while self.waiting and len(self.open) < self.limit and not stop.is_set():
+                    job = self.waiting.popleft()
+                    self.open[self.task.remote(job.to_dict(), self.actor, str(Path.cwd()), self.mark)] = job
                 ended, _ = ray.wait(list(self.open), timeout=POLL)
                 yield from self._take_reports()
                 for reference in ended:
@@ -190,11 +192,6 @@ class _RayJobs:
             for reference in self.open:  # the sweep ends: no task may continue
                 with suppress(ray.exceptions.RayError):
                     ray.cancel(reference, force=True)
-
-    def _submit(self, stop: Event) -> None:
-        while self.waiting and len(self.open) < self.limit and not stop.is_set():
-            job = self.waiting.popleft()
-            self.open[self.task.remote(job.to_dict(), self.actor, str(Path.cwd()), self.mark)] = job
 
     def _take_reports(self) -> Iterator[JobStatus]:
         names = {job.name for job in self.open.values()}

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import emit, format_tick, prepare_folder
-from splitrelay.cli.key_values import Key, count, number, parsed
+from splitrelay.cli.key_values import Key, count, number, parse_settings
 from splitrelay.cli.main import app, explain_error, run
 from splitrelay.data.partition_schemes import draw_partition
 from splitrelay.errors import InputError, OutOfRange, OutputError
@@ -114,9 +114,9 @@ def test_ticks_are_signs_where_the_output_can_carry_them() -> None:
 
 
 def test_a_range_that_does_not_say_how_many_takes_what_the_caller_says() -> None:
-    assert len(parsed(["eta=1:2"], KEYS, points=7)["eta"]) == 7
-    assert len(parsed(["eta=1:2:lin:3"], KEYS, points=7)["eta"]) == 3
-    assert parsed(["R=1:3"], KEYS, points=100)["R"] == [1, 2, 3]
+    assert len(parse_settings(["eta=1:2"], KEYS, points=7)["eta"]) == 7
+    assert len(parse_settings(["eta=1:2:lin:3"], KEYS, points=7)["eta"]) == 3
+    assert parse_settings(["R=1:3"], KEYS, points=100)["R"] == [1, 2, 3]
 
 
 def test_a_command_lists_its_keys() -> None:
@@ -128,14 +128,14 @@ def test_a_command_lists_its_keys() -> None:
 
 def test_a_range_of_a_thousand_million_points_is_refused_at_once() -> None:
     with expect_error(OutOfRange, what="R", value="1,000,000,000", limit="1,000,000"):
-        parsed(["R=1:1e9:log:1e9"], KEYS)
+        parse_settings(["R=1:1e9:log:1e9"], KEYS)
 
 
 def test_a_key_given_twice_is_sent_to_a_list_only_where_it_may_be_one() -> None:
     with expect_error(InputError, what="R", hint="R=a,b"):
-        parsed(["R=1", "R=2"], [Key("R", count)])
+        parse_settings(["R=1", "R=2"], [Key("R", count)])
     with expect_error(InputError, what="R", hint=True) as found:
-        parsed(["R=1", "R=2"], [Key("R", count, many=False)])
+        parse_settings(["R=1", "R=2"], [Key("R", count, many=False)])
     assert "R=a,b" not in str(found.value.hint)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from splitrelay.cli.grid import table
+from splitrelay.cli.grid import build_table
 from splitrelay.cli.main import app
 from splitrelay.errors import InputError, UnknownName, WorkError
 from splitrelay.runs.records import runs_under
@@ -170,7 +170,7 @@ def test_what_is_kept_and_shown(tmp_path: Path) -> None:
     assert kept["settings"][0]["eta"] == 0.01 and kept["settings"][0]["on_edge"] is True
     lines = (tmp_path / "grid.csv").read_text().splitlines()
     assert lines[0] == "eta,score,best,run" and lines[1].startswith("0.01,1.0,True,eta0.01-") and len(lines) == 4
-    shown = table([found], "test")
+    shown = build_table([found], "test")
     assert shown.rows == [("0.01*", 100.0, None, 100.0, 10.0, "diverged")]
     assert "* the best rate is on the grid's edge; --extend goes on with 0.005." in shown.notes
 

@@ -69,7 +69,7 @@ def test_a_run_that_diverged_is_a_result_and_not_run_again(own: Path, tmp_path: 
         (entry.state, entry.why) for entry in first.entries.values()
     ]
     assert list(again.entries.values())[1].state == "diverged" and "Lower eta" in list(again.entries.values())[1].why
-    assert "--retry" in " ".join(boards.results(again).notes)
+    assert "--retry" in " ".join(boards.build_results_table(again).notes)
     assert "diverged" in CliRunner().invoke(app, ["show", str(tmp_path)]).stdout
 
 
@@ -109,7 +109,7 @@ def test_what_is_no_share_is_refused(text: str) -> None:
 def test_without_a_terminal_lines_have_the_time_and_now_and_then_how_far_points_are(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(boards, "PULSE", 0.0)
+    monkeypatch.setattr(boards, "PRINT_SECONDS", 0.0)
     display = boards.Display()
     for board, news in run_sweep(points(own, "0.1", "0.2"), tmp_path, Here()):
         display.show(board, news)
@@ -156,7 +156,7 @@ def test_a_setting_with_a_seed_that_has_not_finished_is_not_the_best(state: str)
     whole = [seeded("0.1", 1, accuracy=0.2), seeded("0.1", 2, accuracy=0.2)]
     best = board(*broken, *whole).find_best()
     assert best is not None and best.label == "eta=0.1"
-    assert "eta=0.3" not in boards.summary(board(*broken, *whole)).partition("best so far")[2]
+    assert "eta=0.3" not in boards.format_summary(board(*broken, *whole)).partition("best so far")[2]
 
 
 def test_rows_that_are_told_again_are_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,13 +186,13 @@ def test_the_time_left_is_that_of_the_core_that_ends_last() -> None:
     seen.most_running = 3  # there is a third, which has just become free
     assert seen.estimate_seconds_left() == pytest.approx(10.0)
     seen.most_running = 2
-    assert "1 done, 2 running, 1 waiting; 14 s left; next eta=3" in boards.summary(seen)
+    assert "1 done, 2 running, 1 waiting; 14 s left; next eta=3" in boards.format_summary(seen)
 
 
 def test_while_points_are_being_stopped_no_time_is_told() -> None:
     past = {"began": 1.0, "ended": 11.0}
     seen = board(entry("0", "stopped", round=5, **past), entry("1", "running", round=5, **past), entry("2"))
-    assert boards.counted(seen) == "0 done, 1 running, 1 waiting, 1 stopped"
+    assert boards.format_counts(seen) == "0 done, 1 running, 1 waiting, 1 stopped"
 
 
 def test_a_second_terminal_sees_the_time_left_as_soon_as_there_is_one(own: Path, tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_what_is_being_stopped_is_said_with_its_round(
     display.show(halted, JobStatus("1", "stopped"))
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith("stopped   eta=0 round 5/10  (1 still at a visit)")
-    assert second.endswith("stopped   eta=1  (2 to be gone on with, 1 not begun)")
+    assert second.endswith("stopped   eta=1  (2 to be continued, 1 not started)")
 
 
 def test_words_that_need_nobody_to_answer() -> None:

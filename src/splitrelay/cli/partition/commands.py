@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, emphasised, format_option, note, say
-from splitrelay.cli.key_values import Key, choice, combinations, count, number, parsed, seed, settings_argument
+from splitrelay.cli.console import Table, emit, emphasize, format_option, note, say
+from splitrelay.cli.key_values import Key, choice, combinations, count, number, parse_settings, seed, settings_argument
 from splitrelay.cli.partition.terminal_plot import choose_marks, get_width, plot_counts
 from splitrelay.errors import InputError
 
@@ -43,7 +43,7 @@ def report(partition: Partition, shape: str) -> None:
         settings = partition.settings
         data = f" of {settings['data']}" if "data" in settings else ""
         seed = f", seed {settings['seed']}" if "seed" in settings else ""
-        say(emphasised(f"{partition.title}, {partition.N} samples{data}{seed}") + "\n")
+        say(emphasize(f"{partition.title}, {partition.N} samples{data}{seed}") + "\n")
         say(plot_counts(partition.counts.tolist(), partition.classes.tolist(), choose_marks(), get_width()) + "\n")
     emit(_build_table(partition, measures), build_payload(partition, measures), shape)
 
@@ -135,7 +135,7 @@ def build_command(kind: str, about: str, keys: tuple[Key, ...], example: str) ->
     ) -> None:
         from splitrelay.data.partition_schemes import draw_partition, list_settings
 
-        given = {name: values[0] for name, values in parsed(settings, keys).items()}
+        given = {name: values[0] for name, values in parse_settings(settings, keys).items()}
         data = given.pop("data", "digits")
         values = {name: DEFAULTS[name] for name in list_settings(kind) if name in DEFAULTS} | given
         partition = draw_partition(kind, load_training_set(data).y, **values)
@@ -215,7 +215,7 @@ def panels(settings: Sequence[str], figure: Path, shape: str) -> None:
     from splitrelay.reports import partition_figure
     from splitrelay.reports.style import save_figure
 
-    values = {**PANEL_DEFAULTS, **parsed(settings, PANEL_KEYS)}
+    values = {**PANEL_DEFAULTS, **parse_settings(settings, PANEL_KEYS)}
     labels = load_training_set(values.pop("data")[0]).y
     partitions = {(one["C"], one["alpha"]): draw_exdir(labels, **one) for one in combinations(values)}
     path = save_figure(partition_figure.panels(partitions), figure)
@@ -244,7 +244,7 @@ def read_partition(file: Path, settings: Sequence[str]) -> Partition:
     """Read a saved partition. If the settings name the data set, add its labels and its name."""
     from splitrelay.data.partition_io import load_partition
 
-    given = parsed(settings, SAVED_KEYS)
+    given = parse_settings(settings, SAVED_KEYS)
     if "data" not in given:
         return load_partition(file)
     data = given["data"][0]

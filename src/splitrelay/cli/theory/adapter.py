@@ -21,7 +21,7 @@ import click
 from click.core import ParameterSource
 
 from splitrelay.cli.console import Table, cell, emit, format_tick, note, say
-from splitrelay.cli.key_values import POINTS, Key, parsed
+from splitrelay.cli.key_values import POINTS, Key, parse_settings
 from splitrelay.errors import InputError
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def read_grid(
     for name, hint in (other_keys or {}).items():
         if any(setting.startswith(f"{name}=") for setting in settings):
             raise InputError(f"this command does not take {name}", hint=hint)
-    return Grid(parsed(settings, keys, points))
+    return Grid(parse_settings(settings, keys, points))
 
 
 Result = TypeVar("Result")

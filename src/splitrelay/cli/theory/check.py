@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option, progress_hidden
-from splitrelay.cli.key_values import Key, count, parsed, seed, settings_argument
+from splitrelay.cli.console import Table, emit, format_option, is_progress_hidden
+from splitrelay.cli.key_values import Key, count, parse_settings, seed, settings_argument
 from splitrelay.errors import WorkError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def check(settings: tuple[str, ...], shape: str) -> None:
     """
     from splitrelay.paper.theory_check import run_checks, summarize
 
-    given = {name: values[0] for name, values in parsed(settings, KEYS).items()}
+    given = {name: values[0] for name, values in parse_settings(settings, KEYS).items()}
     instances = given.get("instances", 200)
     seed_value = given.get("seed", 1)
     rows = summarize(_show_progress(run_checks(instances, seed_value), instances))
@@ -60,7 +60,7 @@ def check_expectations(rows: Sequence[Row]) -> None:
 
 def _show_progress(parts: Iterable[Ratios], instances: int) -> Iterator[Ratios]:
     """Show a progress bar on a terminal."""
-    if progress_hidden():
+    if is_progress_hidden():
         yield from parts
         return
     with click.progressbar(parts, length=instances, label="instances", file=sys.stderr) as bar:

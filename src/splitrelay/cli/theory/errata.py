@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, emphasised, format_option, say
+from splitrelay.cli.console import Table, emit, emphasize, format_option, say
 
 if TYPE_CHECKING:
     from splitrelay.theory import Erratum
@@ -77,7 +77,7 @@ def _print_one(entry: Erratum, shape: str) -> None:
         fields = [(name, value) for name, value in record.items() if name != "counterexample" and value is not None]
         emit(Table(("field", "value"), [*fields, *computed.items()]), record, shape)
         return
-    say(emphasised(textwrap.fill(f"{entry.name}: {entry.where}", 80)))
+    say(emphasize(textwrap.fill(f"{entry.name}: {entry.where}", 80)))
     severity = f"{entry.severity}, {record['meaning']}"
     for label, text in (("printed", entry.printed), ("right", entry.right), ("severity", severity)):
         say(textwrap.fill(text, 80, initial_indent=f"{label:<10}", subsequent_indent=" " * 10))
@@ -90,7 +90,7 @@ def _format_columns(rows: list[tuple[str, ...]]) -> str:
     """Format four columns that share the width of the page, and wrap each cell in its column."""
     page = min(shutil.get_terminal_size().columns if sys.stdout.isatty() else 120, 160)
     widths = [4, (page - 10) * 3 // 10, (page - 10) * 3 // 10, (page - 10) * 4 // 10]
-    lines = [emphasised(_format_line(("no.", "where", "printed", "right"), widths))]
+    lines = [emphasize(_format_line(("no.", "where", "printed", "right"), widths))]
     for row in rows:
         cells = [textwrap.wrap(text, width) for text, width in zip(row, widths, strict=True)]
         for j in range(max(map(len, cells))):

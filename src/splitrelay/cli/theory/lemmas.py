@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, cell, emit, emphasised, format_option, say
+from splitrelay.cli.console import Table, cell, emit, emphasize, format_option, say
 from splitrelay.cli.key_values import Key, number, settings_argument
 from splitrelay.cli.theory.adapter import Grid, read_grid, wrap
 from splitrelay.cli.theory.options import ETA_TILDE, QUANTITIES, ZETA2_STAR
@@ -46,7 +46,7 @@ def lemmas(settings: tuple[str, ...], shape: str) -> None:
     grid = read_grid(settings, KEYS)
     values = _evaluate(grid)
     if shape == "table":
-        say(emphasised(wrap(f"Lemmas: {grid.caption}")) + "\n\n" + _format_list(values))
+        say(emphasize(wrap(f"Lemmas: {grid.caption}")) + "\n\n" + _format_list(values))
         return
     rows = [(lemma.group, lemma.name, lemma.value, lemma.formula) for lemma in values]
     emit(Table(("group", "lemma", "value", "formula"), rows), [asdict(lemma) for lemma in values], shape)
@@ -72,7 +72,7 @@ def _format_list(values: Sequence[Lemma]) -> str:
     for lemma in values:
         if lemma.group != group:
             group = lemma.group
-            lines += [""] * bool(lines) + [emphasised(group)]
+            lines += [""] * bool(lines) + [emphasize(group)]
         lines.append(f"  {lemma.name:<{width}}  {cell(lemma.value)}")
         lines.append(textwrap.fill(lemma.formula, 80, initial_indent="      = ", subsequent_indent="        "))
     return "\n".join(lines)

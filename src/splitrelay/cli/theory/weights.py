@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import click
 
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import Table, cell, emit, format_option
-from splitrelay.cli.key_values import Key, choice, count, number, parsed, settings_argument
+from splitrelay.cli.key_values import Key, choice, count, number, parse_settings, settings_argument
 from splitrelay.errors import InputError, OutOfRange
 from splitrelay.notation import describe_symbol
 
@@ -32,9 +31,15 @@ def weights(settings: tuple[str, ...], shape: str) -> None:
     """
     from splitrelay.theory import weights
 
-    given = {name: values[0] for name, values in parsed(settings, KEYS).items()}
+    given = {name: values[0] for name, values in parse_settings(settings, KEYS).items()}
     rounds = given.pop("rounds", "some")
-    _check_settings(given)
+    for name in ("mu", "eta_tilde", "R"):
+        if name not in given:
+            raise InputError(f"theory weights needs {name}, {describe_symbol(name)}", hint=f"Give {name}=...")
+        if given[name] < 0:
+            raise OutOfRange(f"{name} must not be negative", value=given[name], limit=f"{name} >= 0")
+    if given["R"] > MAX_ROUNDS:
+        raise OutOfRange("theory weights lists every round", limit=f"R <= {MAX_ROUNDS:.0e}", value=given["R"])
     result = weights(given["mu"], given["eta_tilde"], given["R"])
     records = [
         {"r": r} | {name: float(getattr(result, name)[r]) for name in ("log_w", "share", "theta")}
@@ -51,16 +56,6 @@ def weights(settings: tuple[str, ...], shape: str) -> None:
     note += f" Half of the weight lies on the last {half} iterates, 99 % on the last {most}."
     table = Table(("r", "log_w" if is_csv else "w_r", "share", "theta"), rows, title, [note])
     emit(table, given | {"log_W": result.log_W, "rounds": records}, shape)
-
-
-def _check_settings(given: dict[str, Any]) -> None:
-    for name in ("mu", "eta_tilde", "R"):
-        if name not in given:
-            raise InputError(f"theory weights needs {name}, {describe_symbol(name)}", hint=f"Give {name}=...")
-        if given[name] < 0:
-            raise OutOfRange(f"{name} must not be negative", value=given[name], limit=f"{name} >= 0")
-    if given["R"] > MAX_ROUNDS:
-        raise OutOfRange("theory weights lists every round", limit=f"R <= {MAX_ROUNDS:.0e}", value=given["R"])
 
 
 def _choose_rounds(R: int, rounds: str) -> list[int]:
