@@ -239,7 +239,7 @@ def test_a_question_says_what_it_waits_for() -> None:
         question = PartyRequest(remote, EVALUATOR_NUMBER, lambda connection: 1)
 
         def kind() -> str:
-            wait = question.wait(question.heard + 1.0)
+            wait = question.wait(question.answered_at + 1.0)
             assert wait is not None and wait.who == "the evaluator"
             return wait.kind
 

@@ -40,21 +40,21 @@ class ClientOptions:
     code: tuple[Path, ...] = ()  # its own copies of the modules that the spec names
 
 
-def get_client_number(wish: ClientOptions, identity: Identity | None) -> int:
+def get_client_number(options: ClientOptions, identity: Identity | None) -> int:
     """Return the number of the client from its certificate, or that of the evaluator if it has only a test set."""
-    m = wish.client if identity is None else identity.m
-    if wish.fed:
+    m = options.client if identity is None else identity.m
+    if options.fed:
         if identity is None or certificates.FED not in identity.roles:
             raise InputError("these are not the keys of a fed server", hint="Use keys issued with --fed-server.")
         return FED_SERVER_NUMBER
-    if wish.data is None and identity is not None and EVALUATOR in identity.roles:
-        if wish.test is None:
+    if options.data is None and identity is not None and EVALUATOR in identity.roles:
+        if options.test is None:
             raise InputError("an evaluator brings a test set", hint="Give --test.")
         return EVALUATOR_NUMBER
     name = "this client" if identity is None else identity.name
     if m is None:
         raise InputError(f"{name} has no client's number", hint="Use keys issued with --client, or --client m.")
-    if wish.data is None:
+    if options.data is None:
         raise InputError(f"{name} has nothing to train on", hint="Give --data.")
     return m
 

@@ -99,7 +99,7 @@ class VisitRunner:
         if self.whole:
             with BackgroundReconnect(session):
                 after, loss = self.engine.train_whole(visit)
-            blob, words = tensor_transfer.pack_vectors(x=after), list[Message]()
+            blob, closing = tensor_transfer.pack_vectors(x=after), list[Message]()
         else:
             half, loss = self.engine.begin(visit), 0.0
             remote = RemoteServerHalf(session, lease, half.prepare_next)
@@ -110,10 +110,10 @@ class VisitRunner:
             blob = self._seal(tensor_transfer.pack_vectors(x=self.engine.get_x(visit)), lease)
             assert remote.closing is not None
             can_hand_over = self.peers is not None and self.spec.route == "peer-to-peer"
-            words = [remote.closing, *(self.peers.hand_over(lease, blob) if self.peers and can_hand_over else ())]
-        words += [self.usage.build_report()] if self.usage else []
-        words += build_deposit(lease.fence, blob, (loss,) * self.whole, piece=session.limits.piece)
-        answer = session.exchange(words, session.timeouts.step)
+            closing = [remote.closing, *(self.peers.hand_over(lease, blob) if self.peers and can_hand_over else ())]
+        closing += [self.usage.build_report()] if self.usage else []
+        closing += build_deposit(lease.fence, blob, (loss,) * self.whole, piece=session.limits.piece)
+        answer = session.exchange(closing, session.timeouts.step)
         assert isinstance(answer, Commit)
         if self.seals is not None:
             self.seals.confirm_own(blob)
@@ -150,18 +150,18 @@ class VisitRunner:
         else:
             session.send(self.evaluator.score(session, request.fence, bottom))
 
-    def _unseal(self, blob: bytes, words: Lease | EvaluationRequest) -> Vector:
+    def _unseal(self, blob: bytes, message: Lease | EvaluationRequest) -> Vector:
         """Return the half that the previous client sealed; before the first visit, x_c^0."""
         assert self.seals is not None
-        if isinstance(words, Lease) and words.visit != words.sealed_visit + 1:
-            value, limit = words.sealed_visit, f"visit {words.visit - 1}"
+        if isinstance(message, Lease) and message.visit != message.sealed_visit + 1:
+            value, limit = message.sealed_visit, f"visit {message.visit - 1}"
             raise WrongVisit("the half is not that of the visit before", value=value, limit=limit)
-        if not blob and words.sealed_visit == 0:
+        if not blob and message.sealed_visit == 0:
             self.seals.begin()
             return self.engine.compute_x0()
-        half = self.seals.unseal(blob, visit=words.sealed_visit, fence=words.sealed_fence, committed=False)
-        x = self.read_half(half, words.sealed_visit, self.seals.find_writer(words.sealed_visit))
-        if isinstance(words, EvaluationRequest) or not words.direct:
+        half = self.seals.unseal(blob, visit=message.sealed_visit, fence=message.sealed_fence, committed=False)
+        x = self.read_half(half, message.sealed_visit, self.seals.find_writer(message.sealed_visit))
+        if isinstance(message, EvaluationRequest) or not message.direct:
             self.seals.confirm(blob)  # only now: a half that is refused must not bind this client
         return x
 

@@ -13,10 +13,36 @@ from splitrelay.deploy.server_visit import has_grown
 from splitrelay.deploy.stalls import Wait, describe_absence, describe_inability
 from splitrelay.errors import WorkError
 from splitrelay.network import limits
-from splitrelay.network.messages import Cancel, Fail, Message, Predict
+from splitrelay.network.messages import Cancel, EvaluationRequest, Fail, Message, Predict
 from splitrelay.network.shared_event_loop import ClientConnected, ClientDisconnected, MessageReceived
+from splitrelay.network.tensor_transfer import compute_sha256
 
 STEPS = 10  # an answer may take as long as a visit with this number of steps
+
+
+def send_request(
+    clients: RemoteClients,
+    connection: int,
+    half: bytes,
+    visit: int,
+    fence: int,
+    *,
+    r: int = 0,
+    top: bytes = b"",
+    recipe: str = "",
+) -> int:
+    """Send an EvaluationRequest with the halves that it announces. Return its fence, which is new.
+
+    Args:
+        visit: The visit after which the client half was sealed, with `fence`.
+        top: The server half, for an evaluator that saves both.
+        recipe: What the fed server or a witness does with the half.
+    """
+    number, both = clients.journal.fences.next(), half + top
+    digest, size = compute_sha256(both), len(half)
+    request = EvaluationRequest(number, r, size, digest, visit, fence, top_bytes=len(top), recipe=recipe)
+    clients.connections.send_half(connection, request, both)
+    return number
 
 
 class PartyRequest:
@@ -26,15 +52,17 @@ class PartyRequest:
         self.remote, self.m, self.ask = remote, m, ask
         self.connection: int | None = None  # connection of the request
         self.fence = 0
-        self.since = self.heard = self.missed = time.monotonic()  # progress, message, ability
-        self.moved, self.k = (0, 0), -1  # bytes of halves in transfer; the highest slice of the test set
+        self.since = time.monotonic()  # of the last progress
+        self.answered_at = self.since  # time of the last message or of the last growth of a transfer
+        self.available_at = self.since  # last time at which the party was connected and able to answer
+        self.transferred, self.k = (0, 0), -1  # bytes of halves in transfer; the highest slice of the test set
         self.began: float | None = None  # first request, or first since the last failure
         self.connection_count = 0  # connections since the last progress
         self.unable = False  # it reports that it cannot answer yet
         self.failures, self.why = 0, ""  # number of failures, reason of the last one
         self.refusal: Fail | None = None  # the party's message that it cannot answer
         self.half = b""  # deposited with the last message
-        self.after = 0.0  # earliest time of the next request
+        self.retry_at = 0.0  # earliest time of the next request
 
     def next(self) -> Message | None:
         """Return the next message of the answer, or None if none came in time."""
@@ -60,16 +88,16 @@ class PartyRequest:
         """Return what the request waits for, or None if the party is answering."""
         remote, m = self.remote, self.m
         if m not in remote.connections.get_clients():
-            return describe_absence(m, self.missed, m in remote.scheduler.seen, remote.policy)
+            return describe_absence(m, self.available_at, m in remote.scheduler.seen, remote.policy)
         if self.unable:
-            return describe_inability(m, self.missed, self.why)
+            return describe_inability(m, self.available_at, self.why)
         if self.connection is None and self.failures:
             why = f"it failed {self.failures} times ({printable(self.why)}) and is asked again"
             return Wait(m, "failed", self.since, why, "Read its log and repair it.")
-        heard = self.heard if self.connection_count <= 1 else self.since  # a new connection is not an answer
-        if now - heard < remote.policy.stalled_after:
+        since = self.answered_at if self.connection_count <= 1 else self.since  # a new connection is not an answer
+        if now - since < remote.policy.stalled_after:
             return None
-        return Wait(m, "no-answer", heard, "it is connected but does not answer", "Read its log and repair it.")
+        return Wait(m, "no-answer", since, "it is connected but does not answer", "Read its log and repair it.")
 
     def cancel(self, why: str) -> None:
         """Cancel the request, because the answer is wrong or is not needed any more."""
@@ -81,10 +109,10 @@ class PartyRequest:
         """Count a wrong answer as a failure. The request is sent again."""
         self._record_failure(why, later=False)
 
-    def send(self, *words: Message) -> None:
+    def send(self, *messages: Message) -> None:
         """Send messages on the connection of the request."""
         if self.connection is not None:
-            self.remote.connections.send(self.connection, *words)
+            self.remote.connections.send(self.connection, *messages)
 
     def check_failures(self) -> None:
         """Raise WorkError after too many failures, or if the party was away or could not answer for too long.
@@ -93,46 +121,47 @@ class PartyRequest:
         for one that is connected and answers "not yet" for ever: the caller skips what it can do without.
         """
         policy, who = self.remote.policy, get_client_name(self.m)
-        hint = "Mend it; the same command goes on from here."
+        hint = "Repair it; the same command continues from here."
         if self.failures > policy.retries:
             raise WorkError(f"{who} failed {self.failures} times", value=self.why.rstrip("."), hint=hint)
         is_limited = policy.away == "retry" or (policy.away == "skip" and self.unable)
-        if is_limited and time.monotonic() - self.missed > policy.lease * (policy.retries + 1):
+        if is_limited and time.monotonic() - self.available_at > policy.lease * (policy.retries + 1):
             raise WorkError(f"{who} does not answer", value=self.why.rstrip(".") or "it is away", hint=hint)
 
     def _send_request(self) -> None:
         here, now = self.remote.connections.get_announced_clients().get(self.m), time.monotonic()
-        if here is not None and here != self.connection and now >= self.after and not self.remote.is_busy(self.m):
+        if here is not None and here != self.connection and now >= self.retry_at and not self.remote.is_busy(self.m):
             self.connection_count += 1
             most = self.remote.connections.limits.connections_without_progress
             if self.connection_count > most:
                 self._record_failure(f"no answer on {most} connections", later=False)
                 return
-            self.connection, self.fence, self.heard, self.moved = here, self.ask(here), now, (0, 0)
+            self.connection, self.fence = here, self.ask(here)
+            self.answered_at, self.transferred = now, (0, 0)
             self.began = now if self.began is None else self.began
         if self.connection is not None and not self.unable:
-            self.missed = now  # from then on it is away, or cannot answer
+            self.available_at = now
 
     def _handle_answer(self, message: Message) -> Message | None:
-        self.heard = time.monotonic()
+        self.answered_at = time.monotonic()
         if isinstance(message, Fail):
             self.refusal = None if message.later else message
             self._record_failure(message.why, message.later)
             return None
         k = message.k if isinstance(message, Predict) else self.k + 1
         if k > self.k:  # a repeated slice is not progress
-            self.since, self.k, self.unable, self.connection_count = self.heard, k, False, 0
+            self.since, self.k, self.unable, self.connection_count = self.answered_at, k, False, 0
         return message
 
     def _check_timeouts(self, now: float) -> None:
         if self.connection is None:
             return
-        carried, patience = self.remote.connections.get_transferred(self.connection), self.remote.policy.step
-        if has_grown(self.moved, carried, self.remote.connections.limits.piece):
-            self.moved, self.heard = carried, now
+        transferred, timeout = self.remote.connections.get_transferred(self.connection), self.remote.policy.step
+        if has_grown(self.transferred, transferred, self.remote.connections.limits.piece):
+            self.transferred, self.answered_at = transferred, now
         longest = self.remote.policy.deadline(STEPS)
-        if now - self.heard > patience:
-            self.cancel(f"no answer for {patience:g} seconds")
+        if now - self.answered_at > timeout:
+            self.cancel(f"no answer for {timeout:g} seconds")
         elif self.began is not None and now - self.began > longest:  # even if messages keep coming
             self.cancel(f"the answer took more than {longest:g} seconds")
 
@@ -143,7 +172,7 @@ class PartyRequest:
         self.failures += not later
         self.unable, self.connection_count, self.began = later, 0, None
         self.why, self.connection, self.fence = why, None, 0
-        self.after = time.monotonic() + self.remote.connections.timeouts.compute_pause(
+        self.retry_at = time.monotonic() + self.remote.connections.timeouts.compute_pause(
             max(self.failures, int(time.monotonic() - self.since), 1)
         )
 

@@ -1,7 +1,7 @@
 """The server's side of a run with a fed server: the client halves pass the server sealed and are averaged there.
 
-An algorithm adds and divides x as always. The main server does so with its own half at once, and writes down what is to
-become of the sealed ones: a recipe, in the order in which it was asked, which the fed server follows on them.
+An algorithm adds and divides x as always. The main server does so with its own half at once. It records the same
+operations on the sealed halves as a recipe, in the same order, and the fed server executes the recipe.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 import torch
 
 from splitrelay.algorithms.base import Visit
-from splitrelay.deploy.evaluation_requests import PartyRequest
+from splitrelay.deploy.evaluation_requests import PartyRequest, send_request
 from splitrelay.deploy.half_disputes import HalfDisputes, Verdict, get_half_key
 from splitrelay.deploy.remote_clients import Handover, RemoteClients
 from splitrelay.deploy.sealed_state import SealedState, read_sealed_half
 from splitrelay.errors import InputError, WorkError
 from splitrelay.network import tensor_transfer
 from splitrelay.network.codec import BadMessage
-from splitrelay.network.messages import Commit, Deposit, EvaluationRequest, Fail
+from splitrelay.network.messages import Commit, Deposit, Fail
 from splitrelay.network.server_connection import FED_SERVER_NUMBER
 from splitrelay.runs.spec import Spec
 
@@ -124,12 +124,7 @@ class FedServerHandover(Handover):
     disputes: HalfDisputes
 
     def __init__(self, clients: RemoteClients) -> None:
-        self.clients, self.connections, self.journal, self.scheduler = (
-            clients,
-            clients.connections,
-            clients.journal,
-            clients.scheduler,
-        )
+        self.clients, self.journal, self.scheduler = clients, clients.journal, clients.scheduler
         self.disputes = HalfDisputes(
             clients, is_chain=False, default_writer=FED_SERVER_NUMBER, reject_unknown=self._reject_average
         )
@@ -166,33 +161,36 @@ class FedServerHandover(Handover):
         if made is not None:
             with suppress(BadMessage):  # else it is damaged, and asked for again
                 return self._read_half(made, plan)
-        self.scheduler.question = question = PartyRequest(
-            self.clients, FED_SERVER_NUMBER, lambda connection: self._ask(connection, plan)
-        )
+
+        def ask(connection: int) -> int:
+            halves = b"".join(leaf.bytes() for leaf in plan.leaves())
+            return send_request(self.clients, connection, halves, plan.visit, plan.fence, recipe=plan.document())
+
+        self.scheduler.question = question = PartyRequest(self.clients, FED_SERVER_NUMBER, ask)
         try:
             return self._await_average(question, plan, name)
         finally:
             self.scheduler.question = None
 
     def _await_average(self, question: PartyRequest, plan: AveragingPlan, name: str) -> SealedParams:
-        asked, policy = time.monotonic(), self.clients.policy
+        checked_at, policy = time.monotonic(), self.clients.policy
         while True:
-            word = question.next()
-            if isinstance(word, Deposit):
+            answer = question.next()
+            if isinstance(answer, Deposit):
                 try:
                     found = self._read_half(question.half, plan)
                 except BadMessage as error:
                     question.cancel(str(error))
                 else:
                     self.journal.save_made(self.r, name, question.half)
-                    question.send(Commit(word.fence))
-                    self.journal.note("combined", halves=len(plan.leaves()), fence=word.fence)
+                    question.send(Commit(answer.fence))
+                    self.journal.note("combined", halves=len(plan.leaves()), fence=answer.fence)
                     return found
             if question.refusal is not None:
                 why, question.refusal = question.refusal.why, None
                 self._check_halves(plan, why)
-            elif question.unable and policy.away == "skip" and asked + policy.lease < time.monotonic():
-                asked = time.monotonic()
+            elif question.unable and policy.away == "skip" and checked_at + policy.lease < time.monotonic():
+                checked_at = time.monotonic()
                 self._check_halves(plan, question.why)
             question.check_failures()
 
@@ -220,13 +218,3 @@ class FedServerHandover(Handover):
         return read_sealed_half(
             half, plan.visit, plan.fence, torch.zeros(0), SealedParams, self.clients.server_visits.spec
         )
-
-    def _ask(self, connection: int, plan: AveragingPlan) -> int:
-        fence, blob = self.journal.fences.next(), b"".join(leaf.bytes() for leaf in plan.leaves())
-        words = EvaluationRequest(
-            fence, 0, len(blob), tensor_transfer.compute_sha256(blob), plan.visit, plan.fence, recipe=plan.document()
-        )
-        self.connections.send(
-            connection, words, *tensor_transfer.split_into_chunks(fence, blob, self.connections.limits.piece)
-        )
-        return fence

@@ -38,25 +38,25 @@ class FedServer:
         self.newest = 0
         self.has_buffers = has_buffers(spec, *self.kind)
 
-    def answer_request(self, session: Session, look: EvaluationRequest) -> None:
-        """Whatever the server asks for, from the halves that it relays; never from a round that is over."""
-        check_half_bytes(look.bytes, self.most_bytes)
-        blob = receive_half(session, look.bytes, look.sha256)
-        if look.recipe.startswith(CHECK):  # somebody could not open this half
-            self._opened(blob, look.sealed_visit, look.sealed_fence)
-            session.send(Score(look.fence, 0.0, 1.0))
+    def answer_request(self, session: Session, request: EvaluationRequest) -> None:
+        """Check a half, or combine the halves that the server relays. Refuse halves of a round that is over."""
+        check_half_bytes(request.bytes, self.most_bytes)
+        blob = receive_half(session, request.bytes, request.sha256)
+        if request.recipe.startswith(CHECK):  # somebody could not open this half
+            self._unseal(blob, request.sealed_visit, request.sealed_fence)
+            session.send(Score(request.fence, 0.0, 1.0))
             return
-        if look.sealed_visit < self.newest:
-            what = f"visit {look.sealed_visit} is over: {self.newest} was averaged"
-            session.send(Fail(look.fence, what))
+        if request.sealed_visit < self.newest:
+            what = f"visit {request.sealed_visit} is over: {self.newest} was averaged"
+            session.send(Fail(request.fence, what))
             return
         sealer = Sealer(self.keys, self.spec.identity, clients=self.spec.partition.M)
-        half = tensor_transfer.pack_vectors(x=self.combine(blob, look.recipe))
-        sealed = sealer.seal(half, visit=look.sealed_visit, fence=look.sealed_fence)
-        words = list(build_deposit(look.fence, sealed))
-        answer = session.exchange(words, session.timeouts.step, look.fence)
+        half = tensor_transfer.pack_vectors(x=self.combine(blob, request.recipe))
+        sealed = sealer.seal(half, visit=request.sealed_visit, fence=request.sealed_fence)
+        deposit = list(build_deposit(request.fence, sealed))
+        answer = session.exchange(deposit, session.timeouts.step, request.fence)
         assert isinstance(answer, Commit)
-        self.newest = look.sealed_visit
+        self.newest = request.sealed_visit
 
     def combine(self, blob: bytes, document: str) -> Vector:
         """Combine the halves as the recipe in this document says, on torch's vectors as in a simulation.
@@ -67,17 +67,17 @@ class FedServer:
             recipe = parse_json(document)
             if len(recipe["halves"]) > self.most_halves:  # x^0 needs no bytes on the wire, but memory
                 raise ValueError("the recipe has too many halves")
-            ready = [self._opened(piece, *label) for piece, label in _cut(blob, recipe["halves"])][::-1]
+            ready = [self._unseal(piece, *label) for piece, label in _split_halves(blob, recipe["halves"])][::-1]
             stack: list[torch.Tensor] = []
             for step in recipe["steps"]:
-                _follow(step, ready, stack)
-            (found,) = stack
-            if found.shape != (self.size,) or not bool(torch.isfinite(found).all()):
+                _execute_step(step, ready, stack)
+            (result,) = stack
+            if result.shape != (self.size,) or not bool(torch.isfinite(result).all()):
                 raise ValueError("the recipe does not end with one half")
         except (KeyError, ValueError, TypeError, IndexError, ArithmeticError, RuntimeError, RecursionError):
             raise TamperedHalf("the server's recipe cannot be followed", hint="Ask the server's keeper.") from None
-        made: Vector = found.numpy()
-        return made
+        x: Vector = result.numpy()
+        return x
 
     @cached_property
     def x0(self) -> Vector:
@@ -85,7 +85,7 @@ class FedServer:
         dtype = getattr(torch, self.spec.model.dtype)
         return start(build_model_spec(self.spec, *self.kind), self.spec.seed, dtype)[: self.size]
 
-    def _opened(self, piece: bytes, visit: int, fence: int) -> torch.Tensor:
+    def _unseal(self, piece: bytes, visit: int, fence: int) -> torch.Tensor:
         if not piece and visit == 0:
             return torch.from_numpy(self.x0.copy())
         sealer = Sealer(self.keys, self.spec.identity, clients=self.spec.partition.M)
@@ -98,7 +98,7 @@ class FedServer:
         return torch.from_numpy(x.copy())
 
 
-def _follow(step: Any, ready: list[torch.Tensor], stack: list[torch.Tensor]) -> None:
+def _execute_step(step: Any, ready: list[torch.Tensor], stack: list[torch.Tensor]) -> None:
     """Execute one step of the recipe, with the operations that the algorithm asked for."""
     if step == "half":
         stack.append(ready.pop())
@@ -111,7 +111,8 @@ def _follow(step: Any, ready: list[torch.Tensor], stack: list[torch.Tensor]) -> 
         stack.append(number * a if {"*": True, "/": False}[operation] else a / number)
 
 
-def _cut(blob: bytes, labels: Any) -> list[tuple[bytes, tuple[int, int]]]:
+def _split_halves(blob: bytes, labels: Any) -> list[tuple[bytes, tuple[int, int]]]:
+    """Return the halves, each with its visit and fence."""
     pieces, at = [], 0
     for length, visit, fence in labels:
         if length < 0:

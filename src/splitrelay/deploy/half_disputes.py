@@ -47,13 +47,13 @@ from typing import Any
 from splitrelay.algorithms.base import Done, Outcome, Visit
 from splitrelay.atomic_files import write_text
 from splitrelay.deploy.client_options import get_client_name
-from splitrelay.deploy.evaluation_requests import PartyRequest
+from splitrelay.deploy.evaluation_requests import PartyRequest, send_request
 from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import VisitLease
 from splitrelay.engine.base import LOWER_ETA
 from splitrelay.errors import Diverged, InputError, VisitFailed, WorkError
-from splitrelay.network import limits, tensor_transfer
-from splitrelay.network.messages import Cancel, EvaluationRequest, Fail, Score
+from splitrelay.network import limits
+from splitrelay.network.messages import Cancel, Fail, Score
 from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NUMBER
 from splitrelay.structured_text import parse_json
 
@@ -239,7 +239,12 @@ class HalfDisputes:
 
     def ask_to_open(self, witness: int, x: Any, expected: dict[int, int]) -> Score | Fail | None:
         """Ask a party whether it can open the half of x; None where it does not answer."""
-        question = PartyRequest(self.clients, witness, lambda connection: self._send_check(connection, x, expected))
+        recipe = json.dumps({"check": {str(m): visit for m, visit in expected.items()}})
+
+        def ask(connection: int) -> int:
+            return send_request(self.clients, connection, x.bytes(), x.visit, x.fence, recipe=recipe)
+
+        question = PartyRequest(self.clients, witness, ask)
         scheduler = self.clients.scheduler
         before, scheduler.question = scheduler.question, question
         until = time.monotonic() + self.clients.policy.lease
@@ -450,16 +455,6 @@ class HalfDisputes:
         if m in self.last_visits:
             return {m: self.last_visits[m]}
         return {} if self.knows_all and m not in self.rejected else None
-
-    def _send_check(self, connection: int, x: Any, expected: dict[int, int]) -> int:
-        fence, blob = self.clients.journal.fences.next(), x.bytes()
-        recipe = json.dumps({"check": {str(m): visit for m, visit in expected.items()}})
-        digest = tensor_transfer.compute_sha256(blob)
-        look = EvaluationRequest(fence, 0, len(blob), digest, x.visit, x.fence, recipe=recipe)
-        self.clients.connections.send(
-            connection, look, *tensor_transfer.split_into_chunks(fence, blob, self.clients.connections.limits.piece)
-        )
-        return fence
 
 
 def get_half_key(x: Any) -> tuple[int, int]:

@@ -25,11 +25,11 @@ from splitrelay.errors import InputError
 from splitrelay.structured_text import parse_json
 
 EVENTS = "events.jsonl"
-NUMBER = re.compile(rb"[0-9]{1,18}\n")  # whole: what lost its end has lost a digit too, perhaps
-RESERVED = 100  # fences are stored so many ahead, so that not every visit waits for the disk twice
+NUMBER = re.compile(rb"[0-9]{1,18}\n")  # with the line end: without it, digits may be missing
+RESERVED = 100  # number of fences that are reserved with one write, so that few visits wait for it
 CHECKSUM = "xxh3_128"  # over the content of each file of a visit: a flipped bit is noticed before it counts
 DIGEST = 16  # bytes of it
-MARGIN = 1000  # fences that were granted, perhaps, after the last that is in the events
+MARGIN = 1000  # fences that may have been granted after the last one in the events
 
 
 class Fences:
@@ -37,7 +37,7 @@ class Fences:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._last = self._stored = _stored(path)
+        self._last = self._stored = _read_number(path)
 
     def next(self) -> int:
         """Return a fence that was never used."""
@@ -48,7 +48,7 @@ class Fences:
         return self._last
 
 
-def _stored(path: Path) -> int:
+def _read_number(path: Path) -> int:
     """Return the number in the file; 0 if there is no file yet."""
     try:
         line = path.read_bytes()
@@ -74,70 +74,71 @@ class Journal:
 
     def commit(self, visit: Visit[Any], fence: int, done: Done[Any]) -> None:
         """Commit a visit: from here on it counts."""
-        tensors, numbers = _taken_apart(done.x)
+        tensors, numbers = _split_state(done.x)
         facts = {"fence": fence, "up": done.cost.up, "down": done.cost.down, "loss": done.cost.loss.hex()}
-        facts |= {"start": _fingerprint(visit.x), **numbers}
-        facts[CHECKSUM] = _checksum(tensors, facts)
-        with replace_atomically(self._file(visit), private=True) as temporary:
+        facts |= {"start": _compute_fingerprint(visit.x), **numbers}
+        facts[CHECKSUM] = _compute_checksum(tensors, facts)
+        with replace_atomically(self._get_visit_file(visit), private=True) as temporary:
             temporary.write_bytes(save(tensors, {name: json.dumps(value) for name, value in facts.items()}))
 
     def skip(self, visit: Visit[Any], why: str) -> None:
         """Record that a visit is skipped."""
         content = {"why": why, CHECKSUM: xxh3_128(why.encode()).hexdigest()}
-        write_text(self._file(visit).with_suffix(".skipped"), json.dumps(content) + "\n", private=True)
+        write_text(self._get_visit_file(visit).with_suffix(".skipped"), json.dumps(content) + "\n", private=True)
 
     def drop(self, visit: Visit[Any]) -> None:
-        """Take back a committed visit, so that it counts no more: it is made again, unless it is skipped then."""
-        self._file(visit).unlink(missing_ok=True)
+        """Remove a committed visit. It is made again, or skipped."""
+        self._get_visit_file(visit).unlink(missing_ok=True)
 
     def find(self, visit: Visit[Any]) -> Outcome[Any] | None:
         """Return the recorded outcome of a visit, or None.
 
-        Raises InputError where the file is damaged. To make the visit again in silence would be safe only where nobody
-        remembers it: peer to peer its client does, and refuses the half under another fence.
+        Raises:
+            InputError: The file is damaged. The visit is not simply made again, because peer to peer its client
+                remembers it, and refuses the half under another fence.
         """
-        skipped = self._file(visit).with_suffix(".skipped")
+        skipped = self._get_visit_file(visit).with_suffix(".skipped")
         if skipped.exists():
-            return Skipped(_read_skipped(skipped))
-        if not self._file(visit).exists():
+            return Skipped(_read_reason(skipped))
+        if not self._get_visit_file(visit).exists():
             return None
-        tensors, facts = _read_visit(self._file(visit))
-        if facts["start"] != _fingerprint(visit.x):  # of another history: a checkpoint was damaged
+        tensors, facts = _read_visit(self._get_visit_file(visit))
+        if facts["start"] != _compute_fingerprint(visit.x):  # of another history: a checkpoint was damaged
             return None
-        x, loss = _put_together(visit.x, tensors, facts), float.fromhex(facts["loss"])
+        x, loss = _rebuild_state(visit.x, tensors, facts), float.fromhex(facts["loss"])
         if abs(loss) > LARGEST_LOSS:  # of an earlier version, which did not check it
-            raise _damaged(self._file(visit))
+            raise _build_damage_error(self._get_visit_file(visit))
         return Done(x, Cost(facts["up"], facts["down"], loss))
 
     def save_made(self, r: int, name: str, made: bytes) -> None:
         """Save bytes that were made in round r, such as an average, so that they are not made twice."""
-        with replace_atomically(self._made(r, name), private=True) as temporary:
+        with replace_atomically(self._get_result_file(r, name), private=True) as temporary:
             temporary.write_bytes(made + xxh3_128(made).digest())
 
     def load_made(self, r: int, name: str) -> bytes | None:
         """Return what was saved for round r under this name, or None. Raise InputError if it is damaged."""
-        file = self._made(r, name)
+        file = self._get_result_file(r, name)
         if not file.exists():
             return None
         content = file.read_bytes()
         made = content[:-DIGEST]
         if len(content) < DIGEST or xxh3_128(made).digest() != content[-DIGEST:]:
-            raise _damaged(file)
+            raise _build_damage_error(file)
         return made
 
     def discard_made(self, r: int, name: str) -> None:
         """Remove what was made in round r under this name: it will be made again."""
-        self._made(r, name).unlink(missing_ok=True)
+        self._get_result_file(r, name).unlink(missing_ok=True)
 
     def remove_rounds(self, before: int) -> None:
         """Remove the rounds before r, which are in a checkpoint."""
-        for file in self._files():
+        for file in self._list_files():
             if int(file.name[1:8]) < before:
                 file.unlink(missing_ok=True)
 
     def list_files_from(self, r: int) -> list[Path]:
         """List the files of round r and of all rounds after it."""
-        return sorted(file for file in self._files() if int(file.name[1:8]) >= r)
+        return sorted(file for file in self._list_files() if int(file.name[1:8]) >= r)
 
     def list_faults(self) -> list[dict[str, Any]]:
         """Return the newest faults, see EventLog.list_faults."""
@@ -147,18 +148,18 @@ class Journal:
         """Write one line of events.jsonl, see EventLog.note."""
         self._log.note(event, source, **facts)
 
-    def _files(self) -> Iterator[Path]:
+    def _list_files(self) -> Iterator[Path]:
         """Yield the files of visits, and of what was made in rounds."""
         return self.folder.glob("r" + "[0-9]" * 7 + "-*")
 
-    def _made(self, r: int, name: str) -> Path:
+    def _get_result_file(self, r: int, name: str) -> Path:
         return self.folder / f"r{r:07d}-{name}"
 
-    def _file(self, visit: Visit[Any]) -> Path:
+    def _get_visit_file(self, visit: Visit[Any]) -> Path:
         return self.folder / f"r{visit.r:07d}-m{visit.m:05d}-i{visit.i}.safetensors"
 
 
-def _taken_apart(x: Any) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
+def _split_state(x: Any) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
     """Return the tensors and numbers of x, which is a tensor or a record (peer to peer)."""
     if isinstance(x, torch.Tensor):
         return {"x": x.contiguous()}, {}
@@ -167,13 +168,13 @@ def _taken_apart(x: Any) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
     return tensors, {name: part for name, part in parts.items() if not isinstance(part, torch.Tensor)}
 
 
-def _put_together(like: Any, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> Any:
+def _rebuild_state(like: Any, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> Any:
     if isinstance(like, torch.Tensor):
         return tensors["x"]
     return type(like)(**{name: tensors.get(name, facts.get(name)) for name in vars(like)})
 
 
-def _read_skipped(file: Path) -> str:
+def _read_reason(file: Path) -> str:
     """Read why a visit was skipped."""
     try:
         content = parse_json(file.read_text(encoding="utf-8"))
@@ -182,25 +183,25 @@ def _read_skipped(file: Path) -> str:
             return why
     except (ValueError, KeyError, TypeError):
         pass
-    raise _damaged(file)
+    raise _build_damage_error(file)
 
 
 def _read_visit(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Read the tensors and the facts of a committed visit, if they are as they were written."""
+    """Return the tensors and the facts of a committed visit. Raise InputError if the file is damaged."""
     try:
         with safe_open(path, "pt") as file:
             facts = {name: parse_json(value) for name, value in file.metadata().items()}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         expected = facts.pop(CHECKSUM)
     except (SafetensorError, ValueError, KeyError, AttributeError):
-        raise _damaged(path) from None
-    if _checksum(tensors, facts) != expected:
-        raise _damaged(path)
+        raise _build_damage_error(path) from None
+    if _compute_checksum(tensors, facts) != expected:
+        raise _build_damage_error(path)
     return tensors, facts
 
 
-def _checksum(tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> str:
-    """Digest all that a visit's file says: facts, names, kinds, shapes and numbers."""
+def _compute_checksum(tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> str:
+    """Return a digest of the content of a visit's file: facts, names, types, shapes and numbers."""
     digest = xxh3_128(json.dumps(facts, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -208,16 +209,16 @@ def _checksum(tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def _damaged(file: Path) -> InputError:
+def _build_damage_error(file: Path) -> InputError:
     r = int(file.name[1:8])
     back = f"Go back with serve --back-to {r}, or to an earlier round that has a checkpoint."
     remove = "Or remove the file: the visit is made again (peer to peer, start clients and fed server again too)."
     return InputError(f"{file} is damaged", hint=f"{back} {remove}")
 
 
-def _fingerprint(x: Any) -> int:
+def _compute_fingerprint(x: Any) -> int:
     """Return a digest of all of x. The same half under another fence has another digest."""
-    tensors, numbers = _taken_apart(x)
+    tensors, numbers = _split_state(x)
     digest = xxh3_64(json.dumps(numbers).encode())
     for tensor in tensors.values():
         digest.update(tensor.numpy().data)

@@ -38,7 +38,7 @@ from splitrelay.deploy.stalls import Wait
 from splitrelay.deploy.state_probe import SpoiledDeposit
 from splitrelay.deploy.visit_scheduler import VisitContext, VisitScheduler
 from splitrelay.errors import Diverged, SplitrelayError
-from splitrelay.network import limits, messages, tensor_transfer
+from splitrelay.network import limits, messages
 from splitrelay.network.codec import BadMessage
 from splitrelay.network.messages import Cancel, Commit, Deposit, Fail, Lease
 from splitrelay.network.shared_event_loop import Answer, ClientConnected, ClientDisconnected, MessageReceived
@@ -298,9 +298,7 @@ class RemoteClients:
         self.visits += 1
         grant, blob = self.handover.adapt_grant(lease, *server_visit.build_lease(lease.fence, self.visits))
         self.connections.grant(lease.visit.m, lease.fence)
-        self.connections.send(
-            connection, grant, *tensor_transfer.split_into_chunks(lease.fence, blob, self.connections.limits.piece)
-        )
+        self.connections.send_half(connection, grant, blob)
         self.scheduler.note("leased", lease)
 
     # Events

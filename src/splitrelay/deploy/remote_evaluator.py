@@ -18,7 +18,7 @@ from splitrelay.deploy.backend import ClientContext, TestSet, Vector, get_backen
 from splitrelay.deploy.backend_torch import BUILDING, build_model_spec
 from splitrelay.deploy.client_options import get_client_name
 from splitrelay.deploy.deposit_bound import LARGEST_LOSS
-from splitrelay.deploy.evaluation_requests import PartyRequest
+from splitrelay.deploy.evaluation_requests import PartyRequest, send_request
 from splitrelay.deploy.half_disputes import HalfDisputes, Verdict
 from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.sealed_state import SealedState
@@ -52,7 +52,7 @@ class RemoteEvaluator:
         before, self.has_begun = not self.has_begun and self.r > 0, True
         if before:
             return UNSEEN
-        found = self._asked(x, keep=False)
+        found = self._request(x, keep=False)
         self.r += 1
         if found is None:
             return UNSEEN
@@ -65,34 +65,38 @@ class RemoteEvaluator:
 
     def hand_over(self, x: SealedState) -> None:
         """Send the server half, too, so that the evaluator can write the whole model."""
-        self._asked(x, keep=True)
+        self._request(x, keep=True)
 
-    def _asked(self, x: SealedState, keep: bool) -> messages.Score | None:
+    def _request(self, x: SealedState, keep: bool) -> messages.Score | None:
         x = self.remote.complete(x)
         if not keep and self.remote.scheduler.get_quarantine_reason(self.m) is not None:
             self.remote.journal.note("unseen", client=self.m)
             return None
         top = tensor_transfer.pack_vectors(x=x.top.numpy()) if keep else b""
-        question = PartyRequest(self.remote, self.m, lambda connection: self._begin(connection, x, top))
+
+        def ask(connection: int) -> int:
+            return send_request(self.remote, connection, x.bytes(), x.visit, x.fence, r=self.r, top=top)
+
+        question = PartyRequest(self.remote, self.m, ask)
         engine = self.remote.server_visits.engine()
         self.remote.scheduler.question, self.has_overflowed = question, False
         try:
             while True:
-                word = question.next()
-                error = self._find_error(word, keep) if isinstance(word, messages.Score) else None
+                answer = question.next()
+                error = self._find_error(answer, keep) if isinstance(answer, messages.Score) else None
                 if error is not None:
                     question.reject(error)
-                elif isinstance(word, messages.Score):
+                elif isinstance(answer, messages.Score):
                     if self.m == EVALUATOR_NUMBER:  # of a client, its visits are counted
                         self.remote.scheduler.quarantine.commit(self.m)
-                    return word
-                if isinstance(word, messages.Predict) and self._is_in_order(word, question):
-                    self._above(engine.predict(x.top.numpy(), word.h), word, question)
+                    return answer
+                if isinstance(answer, messages.Predict) and self._is_in_order(answer, question):
+                    self._send_output(engine.predict(x.top.numpy(), answer.h), answer, question)
                 if question.refusal is not None and question.k < 0 and self._is_disputed(x, question, keep):
                     self.remote.journal.note("unseen", client=self.m)
                     return None
-                if not keep and self._too_late(question, x):  # without the model nothing is finished
-                    question.cancel("nobody waits for it any longer")
+                if not keep and self._is_late(question, x):  # without the model nothing is finished
+                    question.cancel("the run continues without the evaluation")
                     self.remote.journal.note("unseen", client=self.m)
                     return None
                 question.check_failures()
@@ -142,14 +146,14 @@ class RemoteEvaluator:
             self.last_slice = asked.k
         return True
 
-    def _above(self, out: Any, asked: messages.Predict, question: PartyRequest) -> None:
+    def _send_output(self, out: Any, asked: messages.Predict, question: PartyRequest) -> None:
         if is_finite_array(out):
             question.send(messages.Output(asked.fence, asked.k, out))
         else:
             self.has_overflowed = True
-            question.cancel("what comes out above the cut are no numbers")
+            question.cancel("the outputs of the server half are not finite")
 
-    def _too_late(self, question: PartyRequest, x: SealedState) -> bool:
+    def _is_late(self, question: PartyRequest, x: SealedState) -> bool:
         """Return whether the run continues without this evaluation, because the evaluator is absent or too slow."""
         policy, waited = self.remote.policy, time.monotonic() - question.since
         late = policy.away == "skip" and (waited > policy.lease or question.failures > policy.retries)
@@ -164,16 +168,6 @@ class RemoteEvaluator:
         if late and self.m not in self.connections.get_clients():
             self.remote.scheduler.absent[self.m] = "the evaluator has not come back"
         return late or self.remote.scheduler.get_absence_reason(self.m) is not None
-
-    def _begin(self, connection: int, x: SealedState, top: bytes) -> int:
-        fence, blob = self.remote.journal.fences.next(), x.bytes()
-        look = messages.EvaluationRequest(
-            fence, self.r, len(blob), tensor_transfer.compute_sha256(blob + top), x.visit, x.fence, top_bytes=len(top)
-        )
-        self.connections.send(
-            connection, look, *tensor_transfer.split_into_chunks(fence, blob + top, self.connections.limits.piece)
-        )
-        return fence
 
 
 def find_score_error(
@@ -218,19 +212,15 @@ class EvaluatorClient:
     def score(self, session: Session, fence: int, bottom: Vector) -> messages.Score:
         """Return loss and accuracy: send the smashed data of the test set, and compare the outputs with the labels."""
         slices = enumerate(self.test.compute_smashed(bottom))
-        outputs = [self._above(session, messages.Predict(fence, k, h)) for k, h in slices]
+        outputs = [self._exchange_slice(session, messages.Predict(fence, k, h)) for k, h in slices]
         try:
             score = self.test.compute_score(outputs)
-        except (
-            IndexError,
-            RuntimeError,
-            ValueError,
-        ) as error:  # a user's model may have any outputs
+        except (IndexError, RuntimeError, ValueError) as error:  # a user's model may have any outputs
             what = "the outputs of the server's half cannot be scored"
             raise BadMessage(what, value=" ".join(str(error).split())[:100]) from None
         return messages.Score(fence, score.loss, score.accuracy, score.per_class, score.metrics)
 
-    def _above(self, session: Session, question: messages.Predict) -> Vector:
+    def _exchange_slice(self, session: Session, question: messages.Predict) -> Vector:
         answer = session.exchange([question], session.timeouts.step, question.fence)
         assert isinstance(answer, messages.Output)  # the table allows nothing else
         if answer.k != question.k or len(answer.out) != len(question.h):

@@ -138,36 +138,8 @@ class ServerProgram:
             check_same_run(self.spec, self.directory)
             if not (self.config.accept_change or self.config.from_scratch):
                 check_sources(self.spec, self.directory)
-            self.journal = open_journal(self.directory)
-            self.client_sizes = ClientSizesFile(self.directory.path / "relay" / "clients.json")
-            self.quarantine = Quarantine(self.config.policy, self._note, self.warn, self.directory.path / "relay")
-            self.quarantine.check_lifts(time.monotonic())
-            self.stalls = StallReporter(self._note, self.warn, self.config.policy.stalled_after)
-            self.has_begun = self.directory.spec.exists()  # then the clients and their numbers of samples are fixed
-            if self.has_begun:
-                self.client_sizes.check_absent(self.config.without)
-                self.excluded = self._exclude()
-            self.records = self.client_sizes.read_records() if self.has_begun else {}
-            pinned = any(one.digest for one in self.records.values())
-            self.salt = load_salt(self.directory.path / "relay", pinned)
-            self._restart()
-            self.sizes = {m: n for m, n in self.client_sizes.read().items() if n} if self.has_begun else {}
-            self.say(f"engine {self.spec.engine}: {self.engine_is}")
-            self.network = NetworkServer(self._build_context(), self.journal.note)
-            self.ledger = self._open_ledger()
-            self.network.add_method(
-                "Status", status_handler(self.report, self.config.admit.status, self.config.timeouts)
-            )
-            self.network.add_method(
-                "Collect", collect_handler(self.model, self.config.admit.collect, self.config.timeouts)
-            )
-            self.port = self.network.start(self.config.listen, self.config.credentials)
-            self.journal.note("listening", port=self.port)
-            self.say(f"listening on port {self.port}, spec {self.spec.hash}")
-            file, terms = self.directory.path / "relay" / TERMS, self.network.context.terms
-            write_text(file, write_terms(terms), private=True)
-            self.say(f"clients join with --spec {file}, or with --accept-spec {terms.spec_hash}")
-            self.on_listening(self.port)
+            self._open_records()
+            self._listen()
             why, again, reason = "the server was stopped", True, None
             try:
                 yield from self._record_progress(self._train())
@@ -178,6 +150,39 @@ class ServerProgram:
                 raise
             finally:
                 self._close(why, again, reason or why)
+
+    def _open_records(self) -> None:
+        """Open the records of the run, and set the run back if the operator asks for it."""
+        folder = self.directory.path / "relay"
+        self.journal = open_journal(self.directory)
+        self.client_sizes = ClientSizesFile(folder / "clients.json")
+        self.quarantine = Quarantine(self.config.policy, self.journal.note, self.warn, folder)
+        self.quarantine.check_lifts(time.monotonic())
+        self.stalls = StallReporter(self.journal.note, self.warn, self.config.policy.stalled_after)
+        self.has_begun = self.directory.spec.exists()  # then the clients and their numbers of samples are fixed
+        if self.has_begun:
+            self.client_sizes.check_absent(self.config.without)
+            self.excluded = self._exclude()
+        self.records = self.client_sizes.read_records() if self.has_begun else {}
+        self.salt = load_salt(folder, any(one.digest for one in self.records.values()))
+        self._restart()
+        self.sizes = {m: n for m, n in self.client_sizes.read().items() if n} if self.has_begun else {}
+
+    def _listen(self) -> None:
+        """Start the network server, and write the terms for the operators of clients."""
+        self.say(f"engine {self.spec.engine}: {self.engine_is}")
+        self.network = NetworkServer(self._build_context(), self.journal.note)
+        self.ledger = self._open_ledger()
+        admit, timeouts = self.config.admit, self.config.timeouts
+        self.network.add_method("Status", status_handler(self.report, admit.status, timeouts))
+        self.network.add_method("Collect", collect_handler(self.model, admit.collect, timeouts))
+        self.port = self.network.start(self.config.listen, self.config.credentials)
+        self.journal.note("listening", port=self.port)
+        self.say(f"listening on port {self.port}, spec {self.spec.hash}")
+        file, terms = self.directory.path / "relay" / TERMS, self.network.context.terms
+        write_text(file, write_terms(terms), private=True)
+        self.say(f"clients join with --spec {file}, or with --accept-spec {terms.spec_hash}")
+        self.on_listening(self.port)
 
     def _exclude(self) -> frozenset[int]:
         """Exclude clients from a run that has started, admit others again, and return the excluded ones."""
@@ -216,7 +221,7 @@ class ServerProgram:
                 raise
         to = folder.relative_to(self.directory.path) / "relay" / path.name
         self.journal.note("set-aside", file=str(path), to=str(to), why=what)
-        self.say(f"{what}: it is in {self.directory.path / to} now, and another one is begun")
+        self.say(f"{what}: it is in {self.directory.path / to} now, and a new one was started")
         return UsageLog(path, self.network.get_usage_reports, self.network.count_socket_bytes)
 
     def _close(self, why: str, again: bool, reason: str) -> None:
@@ -224,7 +229,9 @@ class ServerProgram:
         try:
             self.journal.note("closing", why=reason)
             self.ledger.save()
-            self._save_clients()
+            if self.clients_file is not None:
+                self._save_records()
+                self.clients_file.save()
         except (OutputError, StorageError) as error:
             self.say(str(error))
         finally:
@@ -236,13 +243,16 @@ class ServerProgram:
             return
         self._wait_for_clients()
         self.phase = "training"
+        # A client that has not connected yet counts 1. Clients that are excluded during the run keep their number of
+        # samples, because it decides the order and the weights.
+        sizes = {m: self.sizes.get(m, 1) for m in self._get_expected_clients() | self.excluded}
         with BUILDING:
             run = DeployedRun(
                 self.spec,
                 self.directory,
                 self.data,
                 self._build_clients,
-                self._get_sizes(),
+                sizes,
                 evaluator=EVALUATOR_NUMBER if self.config.has_evaluator else self.spec.evaluator,
                 get_usage=self.ledger.build_row,
                 back_to=self.config.back_to,
@@ -266,7 +276,9 @@ class ServerProgram:
             return DirectHandover(clients, order, self.spec.R) if self.sealed else Handover()
 
         transfer = SealedHalf if self.sealed else ReadableHalf
-        visits = ServerVisits(self.spec, self.shape, *self._get_data_shape(), self._get_largest_batch(), transfer)
+        is_full = self.spec.optimiser.draw == "full"
+        largest_batch = max(self.sizes.values()) if is_full else self.spec.optimiser.batch
+        visits = ServerVisits(self.spec, self.shape, *self._get_data_shape(), largest_batch, transfer)
         context = VisitContext(
             self.network.connections,
             visits,
@@ -331,39 +343,36 @@ class ServerProgram:
             event = _get_event(self.network.connections)
             if isinstance(event, ClientConnected):
                 self._record_arrival(event)
-                self._announce_arrival(event.m)
+                if self.greeted[event.m] < GREETINGS:  # two programs with the same keys would arrive without end
+                    self.say(f"{get_client_name(event.m)} is here; {self.missing_clients} clients to come")
+                self.greeted[event.m] += 1
             elif isinstance(event, ClientDisconnected) and not self.has_begun:  # it may return with other data
                 self.journal.note("gone", client=event.m, why=event.why)
                 self.sizes.pop(event.m, None)
                 self.records.pop(event.m, None)
                 self.left[event.m] = time.monotonic()
-        if self._get_quorum() < len(self._get_expected_clients()):
-            self._check_sizes_known()
+        needs_sizes = self.spec.weighted or self.spec.tau in ("proportional", "epochs")
+        if self._get_quorum() < len(self._get_expected_clients()) and (
+            needs_sizes or self.spec.optimiser.draw == "full"
+        ):
+            hint = "Leave --quorum out, or take weighted=false, tau=same, draw=passes."
+            raise InputError("weights and steps by size need all clients before the first round", hint=hint)
         if not self.has_begun:
             self.client_sizes.write({**self.sizes, **dict.fromkeys(self.config.without, 0)}, self.records)
         self.has_begun = True
 
-    def _note(self, event: str, **facts: Any) -> None:
-        self.journal.note(event, **facts)
-
     def list_waits(self, now: float) -> list[Wait]:
         """List what the run waits for, before the first round and later."""
         if self.phase == "waiting" and self.missing_clients:
-            return [self._start_wait(m) for m in sorted(self._get_expected_clients() - set(self.sizes))]
+            waits = []
+            for m in sorted(self._get_expected_clients() - set(self.sizes)):
+                left = self.left.get(m)
+                kind, why = ("never-joined", "it has not joined yet") if left is None else ("away", "it left again")
+                remedy = f"Start it with splitrelay join, or start the server again with --without {m} or --quorum."
+                waits.append(Wait(m, kind, self.pace.began if left is None else left, why, remedy))
+            return waits
         remote = getattr(self, "remote", None)
         return [] if remote is None or self.phase == "finished" else remote.list_waits(now)
-
-    def _start_wait(self, m: int) -> Wait:
-        left = self.left.get(m)
-        kind, why = ("never-joined", "it has not joined yet") if left is None else ("away", "it left again")
-        remedy = f"Start it with splitrelay join, or start the server again with --without {m} or --quorum."
-        return Wait(m, kind, self.pace.began if left is None else left, why, remedy)
-
-    def _announce_arrival(self, m: int) -> None:
-        """Print an arrival, a few times for each client: two programs with the same keys would arrive without end."""
-        if self.greeted[m] < GREETINGS:
-            self.say(f"{get_client_name(m)} is here; {self.missing_clients} clients to come")
-        self.greeted[m] += 1
 
     @property
     def missing_clients(self) -> int:
@@ -373,26 +382,9 @@ class ServerProgram:
     def _get_expected_clients(self) -> set[int]:
         return set(range(self.spec.partition.M)) - set(self.config.without) - self.excluded
 
-    def _get_sizes(self) -> dict[int, int]:
-        """Return the samples of each client, and 1 for a client that has not connected yet.
-
-        Clients that are excluded during the run keep their number: it decides the order and the weights.
-        """
-        return {m: self.sizes.get(m, 1) for m in self._get_expected_clients() | self.excluded}
-
     def _get_quorum(self) -> int:
         wanted = len(self._get_expected_clients())
         return wanted if self.config.quorum is None else min(self.config.quorum, wanted)
-
-    def _get_largest_batch(self) -> int:
-        """Return the samples of the largest step."""
-        full = self.spec.optimiser.draw == "full"
-        return max(self.sizes.values()) if full else self.spec.optimiser.batch
-
-    def _check_sizes_known(self) -> None:
-        if self.spec.weighted or self.spec.tau in ("proportional", "epochs") or self.spec.optimiser.draw == "full":
-            hint = "Leave --quorum out, or take weighted=false, tau=same, draw=passes."
-            raise InputError("weights and steps by size need all clients before the first round", hint=hint)
 
     def _record_arrival(self, event: ClientConnected) -> None:
         facts = {"software": make_printable(event.software), "cpu": make_printable(event.accept.cpu)}
@@ -416,11 +408,6 @@ class ServerProgram:
     def _save_records(self) -> None:
         """Write the reports of the clients to the server's own file."""
         self.client_sizes.write(self.client_sizes.read(), self.records)
-
-    def _save_clients(self) -> None:
-        if self.clients_file is not None:
-            self._save_records()
-            self.clients_file.save()
 
     def _find_data_change(self, m: int, accept: Accept) -> str | None:
         """Return the reason to refuse a client whose data have changed since it first took part, or None."""

@@ -179,7 +179,7 @@ class VisitScheduler:
             self._skip(lease, why)
         elif self.policy.away == "retry" and lease.tries > self.policy.retries:
             what = f"client {m} {'cannot make its visit' if lacks else 'stays away'} in round {lease.visit.r}"
-            hint = "Mend or bring it back; the same command goes on from here."
+            hint = "Repair it or start it again; the same command continues from here."
             raise WorkError(what, value=lacks.rstrip(".") or None, hint=hint)
 
     def fail_visit(

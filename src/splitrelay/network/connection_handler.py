@@ -57,7 +57,7 @@ from splitrelay.network.shared_event_loop import (
     MessageReceived,
     SharedLoop,
 )
-from splitrelay.network.tensor_transfer import Assembly
+from splitrelay.network.tensor_transfer import Assembly, split_into_chunks
 
 BROKEN = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)  # what reading or writing ends with
 GRANTS = (Lease, EvaluationRequest, Resume)  # a client's certificate is checked again before it is given one
@@ -99,6 +99,10 @@ class ConnectionHandler:
     def send(self, number: int, *messages: Message) -> None:
         """Send messages on a connection. If it has ended, nothing happens: a ClientDisconnected event follows."""
         self._loop.call(self._queue, number, messages)
+
+    def send_half(self, number: int, message: Lease | EvaluationRequest, half: bytes) -> None:
+        """Send a message with the half that it announces, on a connection (see `send`)."""
+        self.send(number, message, *split_into_chunks(message.fence, half, self.limits.piece))
 
     def grant(self, m: int, fence: int, answered: int = 0) -> None:
         """Let client m resume the visit with this fence after it reconnects, with so many steps answered."""
