@@ -174,7 +174,9 @@ def check_data(run: Run, found: RunClients, keys: Path | None = None) -> DataChe
     partition = build_partition(run.spec, data)
     for one in found.clients:
         if one.samples:  # else it never came, or was left out: verify does without it
-            _check_count(one, len(partition.indices[one.client]))
+            expected = len(partition.indices[one.client])
+            if one.samples != expected:
+                raise _other_data(f"client {one.client} had {one.samples} samples, the spec assigns it {expected}")
     pinned = [one for one in found.clients if one.digest]
     salt = _read_salt(run.path)
     if salt is None:
@@ -182,19 +184,10 @@ def check_data(run: Run, found: RunClients, keys: Path | None = None) -> DataChe
     secret = load_secret(keys)
     same = {one.client: one.digest in _digests(one.client, data, partition, salt, secret) for one in pinned}
     if keys is not None or any(same.values()):  # else the digests were made with a secret that is not here
-        _check_digests(same)
+        wrong = [m for m, is_same in same.items() if not is_same]
+        if wrong:
+            raise _other_data(f"other digest: client {', '.join(map(str, wrong))}")
     return DataCheck(sum(same.values()), len(same) - sum(same.values()))
-
-
-def _check_count(one: ClientRecord, expected: int) -> None:
-    if one.samples != expected:
-        raise _other_data(f"client {one.client} had {one.samples} samples, the spec assigns it {expected}")
-
-
-def _check_digests(same: Mapping[int, bool]) -> None:
-    wrong = [m for m, is_same in same.items() if not is_same]
-    if wrong:
-        raise _other_data(f"other digest: client {', '.join(map(str, wrong))}")
 
 
 def _other_data(value: str) -> InputError:

@@ -403,7 +403,12 @@ class Rehearsal:
         began = time.monotonic()
         try:
             self._start_programs(partition)
-            self._wait(began + self.deployment.options.timeout)
+            server, *clients = self.programs
+            while server.is_running:
+                self.deployment.check_time(began + self.deployment.options.timeout)
+                self.deployment.check_clients(clients)
+                time.sleep(POLL_INTERVAL)
+            self.deployment.check_server(server)
         finally:
             stop_programs(self.programs)
             self._report(self.deployment.hosts.close())
@@ -424,15 +429,6 @@ class Rehearsal:
         if deployment.options.fed:
             self.programs.append(deployment.build_fed_server(address).start())
         self.report(f"the server listens on port {port}; {len(clients)} clients in {number} programs")
-
-    def _wait(self, until: float) -> None:
-        """Wait until the server has ended."""
-        server, *clients = self.programs
-        while server.is_running:
-            self.deployment.check_time(until)
-            self.deployment.check_clients(clients)
-            time.sleep(POLL_INTERVAL)
-        self.deployment.check_server(server)
 
     def _report(self, text: str) -> None:
         if text:

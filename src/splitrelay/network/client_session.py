@@ -422,11 +422,6 @@ class Session:
         return False
 
 
-def _narrow_labels(labels: Any) -> Any:
-    """Return labels with four bytes for each number, as they travel."""
-    return labels.astype(np.float32 if labels.dtype.kind == "f" else np.int32)
-
-
 class RemoteServerHalf:
     """The server half during one visit, on another host (engine.base.ServerHalf).
 
@@ -447,7 +442,8 @@ class RemoteServerHalf:
             where = f"the smashed data of client {self.lease.m} overflowed in round {self.lease.r}, step {k}"
             raise Diverged(f"{where}, at eta={self.lease.eta:g}", hint=LOWER_ETA)
         self.steps += 1
-        step = messages.Step(self.fence, k, h, _narrow_labels(labels), norm2)
+        labels = labels.astype(np.float32 if labels.dtype.kind == "f" else np.int32)  # four bytes each on the wire
+        step = messages.Step(self.fence, k, h, labels, norm2)
         reply = self.session.exchange([step], self.session.timeouts.step, meanwhile=self.prepare_next)
         assert isinstance(reply, messages.Reply) and reply.k == k  # the table allows nothing else
         if reply.gradient.shape != h.shape or reply.gradient.dtype != h.dtype:

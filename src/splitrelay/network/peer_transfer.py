@@ -92,7 +92,9 @@ class HalfReceiver:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
         ends = [self._start_timer(self.timeouts.peer, context)]  # a slow peer occupies one of a few places
         try:
-            first = self._read_report(frames)
+            first = decode(next(frames, b""))
+            if not isinstance(first, HandoverReport) or first.bytes > self.largest:
+                raise BadMessage("a peer hands over one half", value=first.event, limit=f"<= {self.largest} bytes")
             ends.append(self._start_timer(self.timeouts.compute_peer_time(first.bytes), context))
             ends[0].cancel()
             digest, half = self._read_half(first, frames)
@@ -112,12 +114,6 @@ class HalfReceiver:
         end.daemon = True
         end.start()
         return end
-
-    def _read_report(self, frames: Iterator[bytes]) -> HandoverReport:
-        first = decode(next(frames, b""))
-        if not isinstance(first, HandoverReport) or first.bytes > self.largest:
-            raise BadMessage("a peer hands over one half", value=first.event, limit=f"<= {self.largest} bytes")
-        return first
 
     def _read_half(self, first: HandoverReport, frames: Iterator[bytes]) -> tuple[bytes, bytes]:
         assembly = tensor_transfer.Assembly(first.bytes)

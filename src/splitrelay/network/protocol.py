@@ -120,16 +120,13 @@ class Conversation:
 
     def record_received(self, message: Message) -> Verdict:
         """Record a message of the other end. Raises BadMessage if it is not allowed now."""
-        if self._is_stale(message):
+        fence = message.fence
+        if 0 < fence <= self.passed and message.event not in ("lease", "look", "accept", "resume"):
             return Verdict.STALE
         if self._is_repeated(message):
             return Verdict.AGAIN
         self._move(self.other, message)
         return Verdict.NEW
-
-    def _is_stale(self, message: Message) -> bool:
-        fence = message.fence
-        return 0 < fence <= self.passed and message.event not in ("lease", "look", "accept", "resume")
 
     def _is_repeated(self, message: Message) -> bool:
         """A step whose reply may have been lost, or is still to come; a reply that came before."""
@@ -147,7 +144,10 @@ class Conversation:
             where, self.state = self.state, State.REFUSED
             raise BadMessage(f"{event} from the {end} has no place in state {where}")
         if event in ("lease", "look", "resume"):
-            self._begin(fence)
+            if fence <= self.passed:
+                self.state = State.REFUSED
+                raise BadMessage("a fence that is over was granted again", value=fence, limit=f"> {self.passed}")
+            self.fence, self.answered = fence, 0
         elif self.state in HELD and event not in FREE and fence != self.fence:
             self.state = State.REFUSED
             raise BadMessage(f"{event} of another visit", value=fence, limit=f"fence {self.fence}")
@@ -162,12 +162,6 @@ class Conversation:
         if self.state in HELD and there is State.IDLE:
             self.passed, self.fence = max(self.passed, self.fence), 0
         self.state = there
-
-    def _begin(self, fence: int) -> None:
-        if fence <= self.passed:
-            self.state = State.REFUSED
-            raise BadMessage("a fence that is over was granted again", value=fence, limit=f"> {self.passed}")
-        self.fence, self.answered = fence, 0
 
     def set_answered(self, answered: int) -> None:
         """Set how many steps of a resumed visit were answered on an earlier connection."""
