@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from splitrelay.deploy.fed_server import FedServer
 
 Say = Callable[[str], None]
-LEFT = "left"  # the last words of a client that was told to stop
+LEFT = "left"  # the reason for the end if a signal has stopped the client
 DIVERGED = "Check this client's data with join --check. Only the operator of the server can lower eta or set clip."
 
 
@@ -108,7 +108,7 @@ class ClientProgram:
         self.test_images: Samples | None = None  # an evaluator's
         self.digests = DataDigests(self.m, options.keys)
         self.digest = b""  # of the data, as it was sent last
-        self.raw: Raw | Table | None = None  # what was brought, read before anybody is called
+        self.raw: Raw | Table | None = None  # the data, read before the server is contacted
         self.is_prepared, self.last_warning = False, ""
         self.terms: Terms | None = None
         self.disclosure: Disclosure | None = None
@@ -132,7 +132,11 @@ class ClientProgram:
     def prepare(self) -> None:
         """Open the port for other clients and read the data, before the server is contacted."""
         if not self.is_prepared:
-            self._listen_for_peers()
+            if self.options.listen:
+                if self.peers is None:
+                    hint = "Join with --keys, or without --listen."
+                    raise InputError("only a client with keys can be reached by other clients", hint=hint)
+                self.peers.listen(self.options.listen)
             self.raw = None if self.m == FED_SERVER_NUMBER else self._read_data()
         self.is_prepared = True
 
@@ -165,7 +169,7 @@ class ClientProgram:
             self.leave()
 
     def _check_complete(self, error: ServerEnded) -> None:
-        """Raise EndedEarly if the server said goodbye before this client has done its part of the last round.
+        """Raise EndedEarly if the server ended the run before this client has done its part of the last round.
 
         A client that is drawn in some rounds only cannot know when its last visit was (UsedVisits.is_complete).
         """
@@ -195,14 +199,6 @@ class ClientProgram:
             found.append(f"  digest of the terms: {self.terms.spec_hash}")
         return found
 
-    def _listen_for_peers(self) -> None:
-        """Listen for other clients, if the operator has asked for it."""
-        if not self.options.listen:
-            return
-        if self.peers is None:
-            raise InputError("other clients reach only who has keys", hint="Join with --keys, or without --listen.")
-        self.peers.listen(self.options.listen)
-
     def _take_part(self) -> str:
         while not self.stop.is_set():
             try:
@@ -229,22 +225,16 @@ class ClientProgram:
         self.session.fruitless = 0
         try:
             self._execute_request(request)
-        except ServerBrokeSpec as error:  # the server is told, and this client leaves for good
+        except ServerBrokeSpec as error:  # report it to the server, and do not connect again
             self.session.send(Fail(request.fence, str(error)[: limits.TEXT]))
             self.session.leave("the server does not keep to the spec")
             raise
         except Diverged as error:
             self._warn_once(f"the visit failed: {error.what}. {DIVERGED}")
             self.session.send(Fail(request.fence, str(error)[: limits.TEXT], diverged=True))
-        except (
-            RejectedHalf,
-            WrongEpoch,
-            SecretUnavailable,
-            OutputError,
-            StorageError,
-        ) as error:  # the server is told, and this client keeps what it knows
+        except (RejectedHalf, WrongEpoch, SecretUnavailable, OutputError, StorageError) as error:
             why = f"{type(error).__name__}: {error}"
-            later = not isinstance(error, RejectedHalf)  # keys that are still on their way, a disk that is full
+            later = not isinstance(error, RejectedHalf)  # keys that have not arrived yet, or a full disk
             self._warn_once(f"{'not yet' if later else 'refused'}: {why}")
             self.session.send(Fail(request.fence, why[: limits.TEXT], later=later))
         finally:
@@ -305,10 +295,11 @@ class ClientProgram:
         )
 
     def _start_run(self, spec: Spec, terms: Terms) -> None:
+        """Check the terms, convert the data and build the visitor."""
         self._check_terms(spec, terms)
         self.terms = terms
         if self.m == FED_SERVER_NUMBER:
-            assert self.options.keys is not None  # number_of has seen to it
+            assert self.options.keys is not None  # get_client_number checks it
             self.visitor = import_backend("fed_server").FedServer(spec, terms, self.options.keys)  # with torch
             return
         seals = self._build_sealer(spec, terms)
@@ -343,7 +334,7 @@ class ClientProgram:
             self.peers.expect(compute_half_size(spec, shape))
 
     def _check_terms(self, spec: Spec, terms: Terms) -> None:
-        """Raise InputError where these are not the terms that this client's operator has agreed to."""
+        """Raise InputError if the operator of this client has agreed to other terms."""
         options = self.options
         if options.agreed is not None:
             check_agreed(options.agreed, spec, terms)
@@ -376,7 +367,7 @@ class ClientProgram:
         return bool(self.options.accept_spec) or self.options.agreed is not None
 
     def _ask_for_approval(self, spec: Spec, terms: Terms, shape: Shape, allowed: AllowedVisits, n: int) -> None:
-        """Ask the operator where nothing was agreed to before; a check only shows what would be sent."""
+        """Ask the operator for approval, unless there was an agreement. A check only shows what would be sent."""
         self.disclosure = compute_disclosure(spec, shape, allowed, n, get_columns(terms))
         if not (self._has_agreed() or self.options.check):
             self.options.approval.obtain(spec, terms, self.disclosure)
@@ -410,14 +401,14 @@ class ClientProgram:
         return Sealer(self.options.keys, spec.identity, self.m, chain=chain, clients=spec.partition.M)
 
     def _read_data(self) -> Raw | Table:
-        """Read what the client brings. An evaluator that is no client trains on nothing and brings its test set."""
+        """Read the data of the client. An evaluator that is not a client has only a test set."""
         agreed = self.options.agreed.spec if self.options.agreed else None
         return read_source(self._get_source(), agreed, test=self.m == EVALUATOR_NUMBER)
 
     def _get_source(self) -> Path:
-        is_prepared = self.options.test if self.m == EVALUATOR_NUMBER else self.options.data
-        assert is_prepared is not None  # number_of has seen to it
-        return is_prepared
+        source = self.options.test if self.m == EVALUATOR_NUMBER else self.options.data
+        assert source is not None  # get_client_number checks it
+        return source
 
     def _convert(self, raw: Raw | Table, spec: Spec, terms: Terms) -> Samples:
         if terms.samples:
@@ -450,25 +441,25 @@ def join_all(
 ) -> Iterator[str]:
     """Run each client in its own thread with its own connection, and yield the result of each as it ends."""
     numbers = [get_client_number(options, _load_identity(options)) for options in all_options]
-    joined = [ClientProgram(options, say(m), stop, warn(m)) for m, options in zip(numbers, all_options, strict=True)]
+    programs = [ClientProgram(options, say(m), stop, warn(m)) for m, options in zip(numbers, all_options, strict=True)]
     try:
-        for one in joined:
-            one.prepare()
+        for program in programs:
+            program.prepare()
     except BaseException:
-        for one in joined:
-            one.leave()
+        for program in programs:
+            program.leave()
         raise
-    if len(joined) == 1:
-        yield joined[0].run()
+    if len(programs) == 1:
+        yield programs[0].run()
     else:
-        yield from _run_together(joined, stop)
+        yield from _run_together(programs, stop)
 
 
-def _run_together(joined: Sequence[ClientProgram], stop: Event) -> Iterator[str]:
+def _run_together(programs: Sequence[ClientProgram], stop: Event) -> Iterator[str]:
     """Run several clients. A client that fails is reported at once; the first error is raised when all have ended."""
     failures = []
-    with ThreadPoolExecutor(len(joined)) as threads:
-        running = {threads.submit(one.run): one for one in joined}
+    with ThreadPoolExecutor(len(programs)) as threads:
+        running = {threads.submit(program.run): program for program in programs}
         for ended in as_completed(running):
             try:
                 yield ended.result()
