@@ -54,7 +54,7 @@ def test_a_deposit_that_is_not_needed_any_more_is_not_taken_back() -> None:
         here.network.connections.send = lambda *words: said.append(words)  # type: ignore[method-assign]
         remote = make_remote_clients(here, make_handover=DirectHandover)
         assert isinstance(remote.handover, DirectHandover)
-        remote.handover.covered[0] = 3
+        remote.handover.covered_fences[0] = 3
         remote.handle_event(ClientConnected(0, 7, Accept("h", "fast", "cpu", 5, fence=3, k=1), resumed=True))
         assert not said and remote.is_busy(0)
 
@@ -65,11 +65,11 @@ def test_a_half_is_handed_on_once_over_a_link() -> None:
         assert isinstance(handover, DirectHandover)
         pending = VisitLease(0, Visit(0, 0, 0, 0.0, Step(0.1), 1), 0.0)
         pending.start(Finished(), 1, 5, 0.0)
-        handover.handle_handed(pending, HandoverReport(1, 0, b"", "nobody is there"))
+        handover.handle_handover_report(pending, HandoverReport(1, 0, b"", "nobody is there"))
         with expect_error(BadMessage, value=1):
-            handover.handle_handed(pending, HandoverReport(1, 0, b"", "nobody is there"))
+            handover.handle_handover_report(pending, HandoverReport(1, 0, b"", "nobody is there"))
         pending.resume(6, 1.0)
-        handover.handle_handed(pending, HandoverReport(1, 0, b"", "nobody is there"))
+        handover.handle_handover_report(pending, HandoverReport(1, 0, b"", "nobody is there"))
 
 
 class Finished(CutVisit):

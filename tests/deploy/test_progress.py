@@ -250,11 +250,11 @@ def test_a_half_is_asked_for_once() -> None:
         visit = pending()
         visit.visit = Visit(0, 0, 0, Begun(), Step(0.1), 5)
         with pytest.raises(BadMessage):
-            handover.handle_want(visit)
+            handover.handle_half_request(visit)
         handover.delivered = DeliveredHalf(0, HandoverReport(7, 0, b""))
-        handover.handle_want(visit)
+        handover.handle_half_request(visit)
         with pytest.raises(BadMessage):
-            handover.handle_want(visit)
+            handover.handle_half_request(visit)
 
 
 class Begun:

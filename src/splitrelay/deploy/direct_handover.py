@@ -68,21 +68,15 @@ class DirectHandover(Handover):
             order: The clients of each round, in their order.
             R: The number of rounds.
         """
-        self.clients, self.connections, self.journal, self.order, self.R = (
-            clients,
-            clients.connections,
-            clients.journal,
-            order,
-            R,
-        )
-        self.scheduler = clients.scheduler
+        self.clients, self.order, self.R = clients, order, R
+        self.connections, self.journal, self.scheduler = clients.connections, clients.journal, clients.scheduler
         self.disputes = HalfDisputes(clients, on_reject=self._drop_deposit)
-        self.owed: PendingDeposit | None = None
+        self.pending: PendingDeposit | None = None
         self.delivered: DeliveredHalf | None = None
         self.reported: tuple[VisitLease, HandoverReport] | None = None  # while another deposit is pending
-        self.wanting: VisitLease | None = None  # the next client does not have the half after all
+        self.half_request: VisitLease | None = None  # the visit whose client has asked the server for the half
         self.is_repeating = False  # a visit is repeated: its half is waited for
-        self.covered: dict[int, int] = {}  # client: fence of a visit whose deposit is not needed any more
+        self.covered_fences: dict[int, int] = {}  # client: fence of a visit whose deposit is not needed any more
 
     def find_next_client(self, visit: Visit[Any]) -> int | None:
         """Return the client after this one, or None if there is none or it is the same."""
@@ -104,7 +98,7 @@ class DirectHandover(Handover):
 
     def complete(self, x: SealedState) -> SealedState:
         """Return x once no deposit is pending."""
-        while self.owed is not None:
+        while self.pending is not None:
             try:
                 self._require_deposit()
                 self.clients.process_event(deque())
@@ -114,26 +108,26 @@ class DirectHandover(Handover):
 
     def repeat_visit(self, why: str) -> None:
         """Repeat the visit whose half is lost, and give its half to the x that the algorithm has."""
-        owed, self.owed, self.delivered = self.owed, None, None
-        assert owed is not None
-        self.scheduler.note("undone", owed.lease, why=why)
-        visit, self.is_repeating = owed.lease.visit, True
+        pending, self.pending, self.delivered = self.pending, None, None
+        assert pending is not None
+        self.scheduler.note("undone", pending.lease, why=why)
+        visit, self.is_repeating = pending.lease.visit, True
         try:
             outcome = next(self.clients.run_all([replace(visit)]))
         finally:
             self.is_repeating = False
         if isinstance(outcome, Done):
-            owed.done.x.fill(outcome.x)
+            pending.done.x.fill(outcome.x)
             return
         # The visit is skipped after all. The algorithm has its x already, which becomes what it was before the visit.
-        owed.done.x.top = visit.x.top
-        owed.done.x.fill(visit.x)
+        pending.done.x.top = visit.x.top
+        pending.done.x.fill(visit.x)
 
     # A visit is leased
 
     def is_busy(self, m: int) -> bool:
         """Return whether client m does not know yet that its visit counts: it cannot be asked for anything else."""
-        return m in self.covered
+        return m in self.covered_fences
 
     def can_lease(self, lease: VisitLease) -> bool:
         """Return whether the half of the visit is here or at its client."""
@@ -164,8 +158,8 @@ class DirectHandover(Handover):
         """Forget the delivery: a client that starts again may have lost the half, so the server sends it next time."""
         if self._find_delivered(lease) is not None and lease.server_visit is not None:
             self.delivered = None
-        if self.wanting is lease:
-            self.wanting = None
+        if self.half_request is lease:
+            self.half_request = None
         if self.reported is not None and self.reported[0] is lease:
             self.reported = None
 
@@ -183,22 +177,22 @@ class DirectHandover(Handover):
     def handle_visit_message(self, lease: VisitLease, event: MessageReceived) -> bool:
         """Handle a request for the half, and a report of a handover."""
         if isinstance(event.message, HalfRequest):
-            self.handle_want(lease)
+            self.handle_half_request(lease)
         elif isinstance(event.message, HandoverReport):
-            self.handle_handed(lease, event.message)
+            self.handle_handover_report(lease, event.message)
         else:
             return False
         return True
 
-    def handle_want(self, lease: VisitLease) -> None:
+    def handle_half_request(self, lease: VisitLease) -> None:
         """Send the half to a client that did not get it directly, as soon as the server has it."""
         if lease.is_half_requested or self._find_delivered(lease) is None:
             raise BadMessage("the half was asked for twice, or was sent with the lease")
         self.scheduler.note("wanted", lease)
-        lease.is_half_requested, self.wanting = True, lease
-        self._send_wanted()
+        lease.is_half_requested, self.half_request = True, lease
+        self._send_requested_half()
 
-    def handle_handed(self, lease: VisitLease, report: HandoverReport) -> None:
+    def handle_handover_report(self, lease: VisitLease, report: HandoverReport) -> None:
         """Let the next visit start, if the handover succeeded and no earlier deposit is pending."""
         server_visit, next_client = lease.server_visit, self.find_next_client(lease.visit)
         assert isinstance(server_visit, CutVisit)
@@ -211,7 +205,7 @@ class DirectHandover(Handover):
             return
         self.scheduler.note("handed", lease, to=next_client, bytes=report.bytes)
         self.reported = lease, report
-        if self.owed is None and not self.is_repeating:
+        if self.pending is None and not self.is_repeating:
             self._await_deposit()
 
     def _await_deposit(self) -> None:
@@ -222,7 +216,7 @@ class DirectHandover(Handover):
         assert isinstance(server_visit, CutVisit) and next_client is not None
         x = replace(make_first_state(server_visit.get_top()), visit=lease.visit.x.visit + 1, fence=lease.fence)
         done = server_visit.build_outcome(x)
-        self.delivered, self.owed = DeliveredHalf(next_client, report), PendingDeposit(lease, done, report)
+        self.delivered, self.pending = DeliveredHalf(next_client, report), PendingDeposit(lease, done, report)
         self.scheduler.end_visit(lease, done)
 
     def prepare_commit(self, lease: VisitLease, done: Done[Any]) -> None:
@@ -233,69 +227,69 @@ class DirectHandover(Handover):
         if self.reported is not None and self.reported[0] is lease:
             next_client, (_, report), self.reported = self.find_next_client(lease.visit), self.reported, None
             self.delivered = None if next_client is None else DeliveredHalf(next_client, report)
-        if self.owed is not None:
-            before = self.owed.lease
+        if self.pending is not None:
+            before = self.pending.lease
             self.journal.commit(lease.visit, lease.fence, done)
-            if not self.owed.is_lost:  # else its client has left that visit
-                self.covered[before.visit.m] = before.fence
-            self._commit_pending(self.owed)
+            if not self.pending.is_lost:  # else its client has left that visit
+                self.covered_fences[before.visit.m] = before.fence
+            self._commit_pending(self.pending)
 
     def handle_message(self, event: MessageReceived, now: float) -> bool:
         """Handle messages of the client whose deposit is pending, or is not needed any more."""
-        fence, owed = event.message.fence, self.owed
-        if owed is not None and (event.m, fence) == (owed.lease.visit.m, owed.lease.fence):
-            owed.lease.record_message(event.message, now)
+        fence, pending = event.message.fence, self.pending
+        if pending is not None and (event.m, fence) == (pending.lease.visit.m, pending.lease.fence):
+            pending.lease.record_message(event.message, now)
             if isinstance(event.message, Fail):
-                self._lose_deposit(owed, event.message.why, strike=True)
+                self._lose_deposit(pending, event.message.why, strike=True)
             elif isinstance(event.message, Deposit):
-                self._handle_deposit(owed, event.message, event)
-        elif self.covered.get(event.m) == fence and isinstance(event.message, Deposit):
-            del self.covered[event.m]
+                self._handle_deposit(pending, event.message, event)
+        elif self.covered_fences.get(event.m) == fence and isinstance(event.message, Deposit):
+            del self.covered_fences[event.m]
             self.connections.release(event.m)
             self.connections.send(event.connection, Commit(fence))
         else:
             return False
         return True
 
-    def _handle_deposit(self, owed: PendingDeposit, message: Deposit, event: MessageReceived) -> None:
+    def _handle_deposit(self, pending: PendingDeposit, message: Deposit, event: MessageReceived) -> None:
         """Complete the pending deposit, if it is the half that was handed on."""
         try:
-            if message.sha256 != owed.report.sha256:
+            if message.sha256 != pending.report.sha256:
                 raise BadMessage("another half was deposited than was handed on")
-            server_visit = owed.lease.server_visit
+            server_visit = pending.lease.server_visit
             assert isinstance(server_visit, CutVisit)
-            owed.done.x.fill(server_visit.half.read_deposit(event.half, owed.lease.fence, owed.done.x.top))
+            pending.done.x.fill(server_visit.half.read_deposit(event.half, pending.lease.fence, pending.done.x.top))
         except BadMessage as error:
-            self.connections.send(event.connection, Cancel(owed.lease.fence, str(error)[: limits.TEXT]))
-            self._lose_deposit(owed, str(error), strike=True)
+            self.connections.send(event.connection, Cancel(pending.lease.fence, str(error)[: limits.TEXT]))
+            self._lose_deposit(pending, str(error), strike=True)
             return
-        self._commit_pending(owed)
+        self._commit_pending(pending)
         self.connections.release(event.m)
-        self.connections.send(event.connection, Commit(owed.lease.fence))
-        self._send_wanted()
+        self.connections.send(event.connection, Commit(pending.lease.fence))
+        self._send_requested_half()
         if self.reported is not None:
             self._await_deposit()
 
-    def _commit_pending(self, owed: PendingDeposit) -> None:
+    def _commit_pending(self, pending: PendingDeposit) -> None:
         """Commit the visit of the pending deposit."""
-        self.journal.commit(owed.lease.visit, owed.lease.fence, owed.done)
-        server_visit = owed.lease.server_visit
+        self.journal.commit(pending.lease.visit, pending.lease.fence, pending.done)
+        server_visit = pending.lease.server_visit
         steps = server_visit.applied if server_visit else 0
-        self.scheduler.note("committed", owed.lease, steps=steps, loss=owed.done.cost.loss)
+        self.scheduler.note("committed", pending.lease, steps=steps, loss=pending.done.cost.loss)
         self.scheduler.diverged.clear()
-        self.scheduler.quarantine.commit(owed.lease.visit.m)
-        self.disputes.count_sound(owed.lease.visit.m)
-        self.owed = None
+        self.scheduler.quarantine.commit(pending.lease.visit.m)
+        self.disputes.count_sound(pending.lease.visit.m)
+        self.pending = None
 
-    def _send_wanted(self) -> None:
+    def _send_requested_half(self) -> None:
         """Send the half to the client that asked for it, if the server has it."""
-        lease = self.wanting
+        lease = self.half_request
         if lease is None or lease.connection is None:
             return
         if is_missing(lease.visit.x):
             self._require_deposit()
             return
-        self.wanting = None
+        self.half_request = None
         half, piece = lease.visit.x.bytes(), self.connections.limits.piece
         self.connections.send(lease.connection, *tensor_transfer.split_into_chunks(lease.fence, half, piece))
 
@@ -303,35 +297,35 @@ class DirectHandover(Handover):
 
     def handle_arrival(self, event: ClientConnected, now: float) -> bool:
         """Handle the reconnect of a client whose deposit is pending, or is not needed any more."""
-        owed = self.owed
-        if not event.resumed and self.covered.pop(event.m, None) is not None:
+        pending = self.pending
+        if not event.resumed and self.covered_fences.pop(event.m, None) is not None:
             self.connections.release(event.m)  # the client starts again, and its visit counts all the same
-        if event.resumed and self.covered.get(event.m) == event.accept.fence:
+        if event.resumed and self.covered_fences.get(event.m) == event.accept.fence:
             return True  # its deposit may still come, and gets a reply
-        if owed is None or event.m != owed.lease.visit.m:
+        if pending is None or event.m != pending.lease.visit.m:
             return False
         if event.resumed:
-            owed.lease.resume(event.connection, now)
-            self.scheduler.note("resumed", owed.lease, step=event.accept.k)
+            pending.lease.resume(event.connection, now)
+            self.scheduler.note("resumed", pending.lease, step=event.accept.k)
         else:
-            self._lose_deposit(owed, "the client began afresh")
+            self._lose_deposit(pending, "the client began afresh")
         return True
 
     def handle_departure(self, event: ClientDisconnected, now: float) -> bool:
         """Note that the client whose deposit is pending has lost its connection."""
-        owed = self.owed
-        if owed is None or owed.lease.connection != event.connection:
+        pending = self.pending
+        if pending is None or pending.lease.connection != event.connection:
             return False
-        owed.lease.connection, owed.lease.since, owed.lease.absent_since = None, now, now
-        self.scheduler.note("lost", owed.lease, why=event.why)
+        pending.lease.connection, pending.lease.since, pending.lease.absent_since = None, now, now
+        self.scheduler.note("lost", pending.lease, why=event.why)
         return True
 
     def check_timeouts(self, now: float) -> None:
         """Stop waiting for a deposit that makes no progress."""
-        owed, policy = self.owed, self.clients.policy
-        if owed is None or owed.is_lost:
+        pending, policy = self.pending, self.clients.policy
+        if pending is None or pending.is_lost:
             return
-        lease = owed.lease
+        lease = pending.lease
         if lease.connection is not None:
             lease.record_transfer(
                 self.connections.get_transferred(lease.connection), now, self.connections.limits.piece
@@ -340,14 +334,14 @@ class DirectHandover(Handover):
         if is_away or now - lease.progress_at > max(policy.step, policy.lease):
             if lease.connection is not None:
                 self.connections.send(lease.connection, Cancel(lease.fence, "the deposit did not come in time"))
-            self._lose_deposit(owed, "the deposit did not come in time", strike=lease.connection is not None)
+            self._lose_deposit(pending, "the deposit did not come in time", strike=lease.connection is not None)
 
     def list_waits(self, now: float) -> list[Wait]:
         """Return the wait for a pending deposit, if there is one."""
-        owed, policy = self.owed, self.clients.policy
-        if owed is None or owed.is_lost:
+        pending, policy = self.pending, self.clients.policy
+        if pending is None or pending.is_lost:
             return []
-        lease, m = owed.lease, owed.lease.visit.m
+        lease, m = pending.lease, pending.lease.visit.m
         if lease.connection is None and m not in self.connections.get_clients():
             return [describe_absence(m, lease.absent_since, True, policy)]
         if now - lease.progress_at < policy.stalled_after:
@@ -357,22 +351,22 @@ class DirectHandover(Handover):
 
     def _drop_deposit(self, why: str) -> None:
         """Cancel the pending deposit, because a visit is rejected."""
-        owed, self.owed = self.owed, None
-        self.delivered = self.wanting = self.reported = None
-        if owed is not None:
-            self.connections.release(owed.lease.visit.m)
-            if owed.lease.connection is not None:
-                self.connections.send(owed.lease.connection, Cancel(owed.lease.fence, why[: limits.TEXT]))
+        pending, self.pending = self.pending, None
+        self.delivered = self.half_request = self.reported = None
+        if pending is not None:
+            self.connections.release(pending.lease.visit.m)
+            if pending.lease.connection is not None:
+                self.connections.send(pending.lease.connection, Cancel(pending.lease.fence, why[: limits.TEXT]))
 
-    def _lose_deposit(self, owed: PendingDeposit, why: str, *, strike: bool = False) -> None:
+    def _lose_deposit(self, pending: PendingDeposit, why: str, *, strike: bool = False) -> None:
         """Give the deposit up. The visit that has started from the half continues. It may be the client's fault."""
         if strike:
-            visit = owed.lease.visit
+            visit = pending.lease.visit
             self.scheduler.quarantine.strike(visit.m, why, round=visit.r, occurrence=visit.i)
-        owed.is_lost = True
-        self.connections.release(owed.lease.visit.m)
-        self.scheduler.note("unpaid", owed.lease, why=why)
-        self._send_wanted()
+        pending.is_lost = True
+        self.connections.release(pending.lease.visit.m)
+        self.scheduler.note("unpaid", pending.lease, why=why)
+        self._send_requested_half()
 
     def _require_deposit(self) -> None:
         """Return if the half may still come. Otherwise roll all visits back.
@@ -381,11 +375,11 @@ class DirectHandover(Handover):
             LostHalf: The half is lost, and its visit can be repeated.
             WorkError: The half is lost, and its visit is not known.
         """
-        if self.owed is not None and not self.owed.is_lost:
+        if self.pending is not None and not self.pending.is_lost:
             return
         self.clients.roll_back_all("", "the half that the visit began from is lost")
-        if self.owed is None:
+        if self.pending is None:
             hint = "Remove the run's relay/visits: the same command then goes on from the last checkpoint."
             raise WorkError("the half that a visit begins from is lost", hint=hint)
-        visit = self.owed.lease.visit
+        visit = self.pending.lease.visit
         raise LostHalf(f"the half of round {visit.r} is lost with client {visit.m}")

@@ -59,7 +59,7 @@ from splitrelay.structured_text import parse_json
 
 SOUND = 2  # visits of others that are committed after a rejected half, before its client gets the strike
 PENDING = "pending-strikes.json"  # in RUNDIR/relay
-KEPT = 10_000  # halves whose writers are remembered
+KEPT = 10_000  # halves whose writers are stored
 HINT = "Repair the client; the same command goes on from here."
 
 
@@ -172,7 +172,7 @@ class HalfDisputes:
             on_reject: Gets the reason before a visit is rejected.
         """
         self.clients, self.is_chain, self.default_writer = clients, is_chain, default_writer
-        self.reject_unknown, self.on_reject = reject_unknown or _raise_unknown, on_reject
+        self.reject_unknown, self.on_reject = reject_unknown or _reject_unknown_half, on_reject
         self.scheduler = clients.scheduler
         self.writers: dict[tuple[int, int], Visit[Any]] = {}  # the visit that left each half
         self.last_visits: dict[int, int] = {}  # client: the number of its last visit in the chain
@@ -192,9 +192,7 @@ class HalfDisputes:
         """Record which visit left which half."""
         for visit, outcome in zip(visits, outcomes, strict=True):
             if isinstance(outcome, Done):
-                self.writers[get_half_key(outcome.x)] = replace(
-                    visit, x=None
-                )  # the journal needs only the place of a visit
+                self.writers[get_half_key(outcome.x)] = replace(visit, x=None)  # only its place is needed
                 self.last_visits[visit.m] = outcome.x.visit
         self._settle_overflows(
             [visit for visit, outcome in zip(visits, outcomes, strict=True) if isinstance(outcome, Done)]
@@ -227,8 +225,8 @@ class HalfDisputes:
             return Verdict.REFUSED
         if not self.is_chain and self.openers.get(get_half_key(x), set()) - parties:
             return Verdict.OPENED
-        expected = self._expected_history(complainant)
-        for witness in self._witnesses(parties):
+        expected = self._get_expected_history(complainant)
+        for witness in self._list_witnesses(parties):
             answer = self.ask_to_open(witness, x, {} if expected is None else expected)
             if isinstance(answer, Score):
                 is_complete = answer.accuracy == 1.0 and expected is not None
@@ -238,15 +236,14 @@ class HalfDisputes:
         return Verdict.UNDECIDED
 
     def ask_to_open(self, witness: int, x: Any, expected: dict[int, int]) -> Score | Fail | None:
-        """Ask a party whether it can open the half of x; None where it does not answer."""
+        """Ask a party whether it can open the half of x. Return None if it does not answer."""
         recipe = json.dumps({"check": {str(m): visit for m, visit in expected.items()}})
 
         def ask(connection: int) -> int:
             return send_request(self.clients, connection, x.bytes(), x.visit, x.fence, recipe=recipe)
 
         question = PartyRequest(self.clients, witness, ask)
-        scheduler = self.clients.scheduler
-        before, scheduler.question = scheduler.question, question
+        before, self.scheduler.question = self.scheduler.question, question
         until = time.monotonic() + self.clients.policy.lease
         try:
             while (
@@ -260,12 +257,12 @@ class HalfDisputes:
                 if question.failures:
                     break
         finally:
-            scheduler.question = before
+            self.scheduler.question = before
         if question.unable:
             return Fail(0, question.why, later=True)
-        question.cancel("the server waits no longer")
+        question.cancel("the server does not wait any longer")
         if witness < EVALUATOR_NUMBER:
-            scheduler.strike_absent(witness, "it did not say whether it can open a half")
+            self.scheduler.strike_absent(witness, "it did not say whether it can open a half")
         return None
 
     def reject(self, x: Any, why: str, *, strike: bool = True) -> None:
@@ -299,8 +296,8 @@ class HalfDisputes:
         """Take a complaint: a client that fails before it is ready could not open the half."""
         if message.later or message.diverged or lease.stage or not lease.visit.x.visit:
             return False
-        self.clients.scheduler.note("unopened", lease, why=message.why)
-        self.clients.scheduler.roll_back(lease, message.why)
+        self.scheduler.note("unopened", lease, why=message.why)
+        self.scheduler.roll_back(lease, message.why)
         lease.after = math.inf  # it is not leased before the complaint is decided
         self.complaints.append(Complaint(lease, message.why))
         return True
@@ -396,16 +393,14 @@ class HalfDisputes:
     def decide_complaints(self) -> None:
         """Decide the complaints for which no other client is about to open the same half."""
         for complaint in list(self.complaints):
-            if not self._others_open(complaint):
+            if not self._is_being_opened(complaint):
                 self._decide(complaint)
 
-    def _others_open(self, complaint: Complaint) -> bool:
-        """Whether another client, which was given the same half, has not said yet whether it can open it."""
+    def _is_being_opened(self, complaint: Complaint) -> bool:
+        """Return whether another client has got the same half and has not reported yet whether it can open it."""
         key = get_half_key(complaint.lease.visit.x)
         opening = (
-            one
-            for one in self.clients.scheduler.leases.values()
-            if one.server_visit is not None and one.connection is not None
+            one for one in self.scheduler.leases.values() if one.server_visit is not None and one.connection is not None
         )
         return any(one.stage == 0 and get_half_key(one.visit.x) == key for one in opening)
 
@@ -418,9 +413,9 @@ class HalfDisputes:
         self.check_verdict(verdict, x, complaint.why)
         why = complaint.why
         if verdict is Verdict.UNDECIDED:
-            lease.has_strike = True  # or it would be a strike
+            lease.has_strike = True  # so that it does not get another one
             why = f"{why.rstrip('.')} ({self.describe_dispute(writer)})"
-        self.clients.scheduler.fail_visit(lease, why, None)
+        self.scheduler.fail_visit(lease, why, None)
 
     def check_verdict(self, verdict: Verdict, x: Any, why: str) -> None:
         """Reject the visit that left the half of x if the verdict says so."""
@@ -435,20 +430,20 @@ class HalfDisputes:
 
     # The witnesses
 
-    def _witnesses(self, parties: set[int | None]) -> list[int]:
+    def _list_witnesses(self, parties: set[int | None]) -> list[int]:
         """List the clients that can be asked now; a separate evaluator comes first."""
-        active = {m for m, lease in self.clients.scheduler.leases.items() if lease.server_visit is not None}
+        active = {m for m, lease in self.scheduler.leases.items() if lease.server_visit is not None}
         found = [
             m
             for m in self.clients.connections.get_announced_clients()
             if m not in parties and m not in active and m != FED_SERVER_NUMBER
         ]
         return sorted(
-            (m for m in found if not self.clients.is_busy(m) and not self.clients.scheduler.quarantine.is_confined(m)),
+            (m for m in found if not self.clients.is_busy(m) and not self.scheduler.quarantine.is_confined(m)),
             key=lambda m: (m != EVALUATOR_NUMBER, m),
         )
 
-    def _expected_history(self, m: int) -> dict[int, int] | None:
+    def _get_expected_history(self, m: int) -> dict[int, int] | None:
         """Return the last visit of client m as the half must list it; None where the server does not know it."""
         if not self.is_chain or m >= EVALUATOR_NUMBER:
             return {}
@@ -462,6 +457,6 @@ def get_half_key(x: Any) -> tuple[int, int]:
     return x.visit, x.fence
 
 
-def _raise_unknown(x: Any, why: str) -> None:
+def _reject_unknown_half(x: Any, why: str) -> None:
     what = f"the run cannot go on from the half of visit {x.visit}"
     raise VisitFailed(what, value=why.rstrip("."), hint="Go back with serve --back-to ROUND.")
