@@ -18,7 +18,7 @@ from splitrelay.security.certificates import CLIENT, EVALUATOR, FED, OBSERVER, P
 from splitrelay.security.identity import AccessDenied, Identity, authenticate_peer, load_identity
 from splitrelay.security.revocation import Revocations
 
-PartyRequest = Callable[[Any], str | None]  # a reason to refuse, or None
+AccessCheck = Callable[[Any], str | None]  # a reason to refuse, or None
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,11 @@ class Authorizer:
     """Checks who may join, ask for the status and collect the model. Each check returns a reason to refuse, or None."""
 
     join: Callable[[Any, Hello], str | None]
-    status: PartyRequest
-    collect: PartyRequest
+    status: AccessCheck
+    collect: AccessCheck
 
 
-anyone = Authorizer(
-    lambda context, hello: None, lambda context: None, lambda context: None
-)  # without keys all are alike
+anyone = Authorizer(lambda context, hello: None, lambda context: None, lambda context: None)  # without keys
 
 
 def authorize_by_certificate(
@@ -40,34 +38,36 @@ def authorize_by_certificate(
 ) -> Authorizer:
     """Admit only holders of our certificates, and only in their roles. The revocation list is read when it changes."""
 
-    def join(who: Peer, hello: Hello) -> str | None:
+    def join(peer: Peer, hello: Hello) -> str | None:
         if hello.client == EVALUATOR_NUMBER:
-            return None if EVALUATOR in who.roles else f"the certificate of {who.name} is not that of an evaluator"
+            return None if EVALUATOR in peer.roles else f"the certificate of {peer.name} is not that of an evaluator"
         if hello.client == FED_SERVER_NUMBER:
-            return None if FED in who.roles else f"the certificate of {who.name} is not that of a fed server"
-        return None if who.m == hello.client else f"the certificate of {who.name} is not that of client {hello.client}"
+            return None if FED in peer.roles else f"the certificate of {peer.name} is not that of a fed server"
+        return (
+            None if peer.m == hello.client else f"the certificate of {peer.name} is not that of client {hello.client}"
+        )
 
-    def status(who: Peer) -> str | None:
-        if {EVALUATOR, OBSERVER, FED} & set(who.roles) or M is None or (who.m is not None and who.m < M):
+    def status(peer: Peer) -> str | None:
+        if {EVALUATOR, OBSERVER, FED} & set(peer.roles) or M is None or (peer.m is not None and peer.m < M):
             return None
-        return f"{who.name} is client {who.m}, and this run has clients 0 to {M - 1}"
+        return f"{peer.name} is client {peer.m}, and this run has clients 0 to {M - 1}"
 
-    def collect(who: Peer) -> str | None:
-        if set(model_for) & set(who.roles) and status(who) is None:
+    def collect(peer: Peer) -> str | None:
+        if set(model_for) & set(peer.roles) and status(peer) is None:
             return None
         whom = " and ".join(f"{role}s" for role in model_for) or "nobody"
-        return f"this server gives the model to {whom}; {who.name} is {' and '.join(who.roles)}"
+        return f"this server gives the model to {whom}; {peer.name} is {' and '.join(peer.roles)}"
 
-    def asked(context: Any, rule: Callable[[Peer], str | None]) -> str | None:
+    def check_caller(context: Any, rule: Callable[[Peer], str | None]) -> str | None:
         try:
             return rule(authenticate_peer(context.auth_context(), revocations))
         except AccessDenied as error:
             return str(error)
 
     return Authorizer(
-        lambda context, hello: asked(context, lambda who: join(who, hello)),
-        lambda context: asked(context, status),
-        lambda context: asked(context, collect),
+        lambda context, hello: check_caller(context, lambda peer: join(peer, hello)),
+        lambda context: check_caller(context, status),
+        lambda context: check_caller(context, collect),
     )
 
 

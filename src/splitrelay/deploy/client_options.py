@@ -20,24 +20,24 @@ class ClientOptions:
     """The options of a client: its server, its identity, its data, and the spec that it has agreed to."""
 
     address: str
-    client: int | None  # whom the keys name, unless there are none
-    data: Path | None  # an evaluator that is none of the clients has none
+    client: int | None  # the number of the client if there are no keys, which contain it
+    data: Path | None  # None for an evaluator that is not a client
     keys: Path | None = None
-    agreed: AgreedSpec | None = None  # the client's own copy of the spec, with which the server's must agree
+    agreed: AgreedSpec | None = None  # the client's own copy of the spec; that of the server must be the same
     check: bool = False
-    patience: float = 0.0  # seconds without a server after which it gives up; 0: never
+    patience: float = 0.0  # seconds without a connection after which it exits; 0: never
     test: Path | None = None  # the evaluator's images
     keep: Path = Path("model.safetensors")  # where the evaluator writes the model
-    listen: str = ""  # where other clients may bring the half, peer to peer
+    listen: str = ""  # address at which other clients deliver the half, peer to peer
     fed: bool = False  # it is the fed server
-    sealed: bool = False  # it takes part only where the server cannot read the clients' half
-    accept_spec: str = ""  # the digest of the terms that it accepts, where it has no copy of the spec
-    approval: Approval = field(default_factory=Approval)  # asks the operator, where there is neither
+    sealed: bool = False  # take part only if the server cannot read the clients' half
+    accept_spec: str = ""  # the digest of the accepted terms, without a copy of the spec
+    approval: Approval = field(default_factory=Approval)  # asks the operator if there is neither
     repeats: int = 1  # how often the whole run may be repeated
-    state: Path | None = None  # where it counts its visits; the folder of its keys unless named
+    state: Path | None = None  # folder for the count of visits; None: the folder of the keys
     timeouts: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)
-    code: tuple[Path, ...] = ()  # its own copies of the modules that the spec names
+    code: tuple[Path, ...] = ()  # own copies of the modules that the spec names
 
 
 def get_client_number(options: ClientOptions, identity: Identity | None) -> int:

@@ -26,7 +26,7 @@ class UsageTimer:
 
     def __init__(self, waited: Callable[[], float]) -> None:
         self.waited = waited
-        self.program = time.time_ns()  # a name, not a time: nobody compares it with a clock
+        self.program = time.time_ns()  # a name of this program; it is not used as a time
         self.visits, self.waiting, self.computing = 0, 0.0, 0.0
         self._since: tuple[float, float] | None = None  # the time, and what had been waited then; None between visits
 
@@ -156,7 +156,7 @@ def sum_usage(usages: Iterable[Usage]) -> dict[str, Any]:
 
 
 def read_usage(path: Path) -> dict[int, ClientUsage]:
-    """Read what was saved, if anything was. Raises InputError where the file is damaged."""
+    """Read the saved usage, if there is any. Raise InputError if the file is damaged."""
     if not path.exists():
         return {}
     try:
@@ -165,7 +165,7 @@ def read_usage(path: Path) -> dict[int, ClientUsage]:
     except OSError as error:
         raise InputError(f"cannot read {path}", value=error.strerror, hint="Make it readable.") from None
     except (ValueError, TypeError, KeyError, AttributeError):
-        hint = "Remove it: what the clients have paid so far is lost with it, and nothing else."
+        hint = "Remove it: only the usage of the clients so far is lost."
         raise InputError(f"{path} is damaged", hint=hint) from None
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from queue import Empty
 
 from splitrelay.deploy.client_options import get_client_name
-from splitrelay.deploy.quarantine import printable
 from splitrelay.deploy.remote_clients import RemoteClients
 from splitrelay.deploy.server_visit import has_grown
 from splitrelay.deploy.stalls import Wait, describe_absence, describe_inability
@@ -16,6 +15,7 @@ from splitrelay.network import limits
 from splitrelay.network.messages import Cancel, EvaluationRequest, Fail, Message, Predict
 from splitrelay.network.shared_event_loop import ClientConnected, ClientDisconnected, MessageReceived
 from splitrelay.network.tensor_transfer import compute_sha256
+from splitrelay.runs.client_records import make_printable
 
 STEPS = 10  # an answer may take as long as a visit with this number of steps
 
@@ -92,7 +92,7 @@ class PartyRequest:
         if self.unable:
             return describe_inability(m, self.available_at, self.why)
         if self.connection is None and self.failures:
-            why = f"it failed {self.failures} times ({printable(self.why)}) and is asked again"
+            why = f"it failed {self.failures} times ({make_printable(self.why, limits.TEXT)}) and is asked again"
             return Wait(m, "failed", self.since, why, "Read its log and repair it.")
         since = self.answered_at if self.connection_count <= 1 else self.since  # a new connection is not an answer
         if now - since < remote.policy.stalled_after:

@@ -37,11 +37,12 @@ from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import InputError, OutOfRange
 from splitrelay.network import limits
+from splitrelay.runs.client_records import make_printable
 from splitrelay.structured_text import parse_json
 
 RECORD = "quarantine.json"
 LIFT = re.compile(r"lift-([0-9]{1,5})")
-CHECK = 1.0  # seconds between two looks for files of the operator
+CHECK = 1.0  # seconds between two searches for files of the operator
 
 
 @dataclass
@@ -80,11 +81,11 @@ class Quarantine:
         if not self.policy.strikes:
             return False
         conduct = self.clients.setdefault(m, Conduct())
-        conduct.strikes, conduct.commits, conduct.why = conduct.strikes + 1, 0, printable(why)
+        conduct.strikes, conduct.commits, conduct.why = conduct.strikes + 1, 0, make_printable(why, limits.TEXT)
         count = {"strikes": conduct.strikes, "limit": self.policy.strikes}
         self.note("strike", client=m, **count, why=conduct.why, **facts)
         if conduct.strikes >= self.policy.strikes:
-            self._confine(m, conduct)
+            self._start_quarantine(m, conduct)
         self._save()
         return conduct.is_confined
 
@@ -97,7 +98,7 @@ class Quarantine:
         if conduct.is_confined:
             conduct.since = conduct.until = 0.0
             conduct.strikes, conduct.commits = max(self.policy.strikes - 1, 0), 0
-            self._released(m, "probation")
+            self._report_release(m, "probation")
         elif conduct.commits >= self.policy.forgive:
             conduct.strikes, conduct.commits = conduct.strikes - 1, 0
             if conduct.strikes <= 0:
@@ -107,7 +108,7 @@ class Quarantine:
     def lift(self, m: int) -> None:
         """Release client m, and forgive all of its strikes."""
         if self.clients.pop(m, None) is not None:
-            self._released(m, "operator")
+            self._report_release(m, "operator")
 
     def check_lifts(self, now: float) -> None:
         """Release clients as the operator's files ask, at most once in CHECK seconds of the monotonic clock `now`."""
@@ -138,7 +139,7 @@ class Quarantine:
         """The directory of the run, for commands in messages."""
         return "RUNDIR" if self.folder is None else str(self.folder.parent)
 
-    def _confine(self, m: int, conduct: Conduct) -> None:
+    def _start_quarantine(self, m: int, conduct: Conduct) -> None:
         first, longest = self.policy.probation
         seconds, now = min(first * 2.0 ** min(conduct.times, 30), longest), time.time()
         conduct.times += 1
@@ -147,18 +148,15 @@ class Quarantine:
         what = f"{get_client_name(m)} is in quarantine after {conduct.strikes} strikes ({conduct.why})"
         self.say(f"{what}; a visit on probation follows in {seconds:g} s. {self.remedy(m)}")
 
-    def _released(self, m: int, by: str) -> None:
+    def _report_release(self, m: int, by: str) -> None:
         self._save()
         self.note("released", client=m, by=by)
         self.say(f"{get_client_name(m)} is released from quarantine ({by})")
 
     def _save(self) -> None:
         if self.folder is not None:
-            write_text(
-                self.folder / RECORD,
-                json.dumps({m: asdict(one) for m, one in self.clients.items()}) + "\n",
-                private=True,
-            )
+            content = json.dumps({m: asdict(one) for m, one in self.clients.items()})
+            write_text(self.folder / RECORD, content + "\n", private=True)
 
 
 def read_record(folder: Path) -> dict[int, Conduct]:
@@ -166,7 +164,7 @@ def read_record(folder: Path) -> dict[int, Conduct]:
     path = folder / RECORD
     try:
         found = parse_json(path.read_text(encoding="utf-8"))
-        return {int(m): _conduct_from(one) for m, one in found.items()}
+        return {int(m): _parse_conduct(one) for m, one in found.items()}
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -176,9 +174,9 @@ def read_record(folder: Path) -> dict[int, Conduct]:
         raise InputError(f"{path} is damaged", value=str(error)[:100], hint=hint) from None
 
 
-def _conduct_from(one: dict[str, Any]) -> Conduct:
+def _parse_conduct(one: dict[str, Any]) -> Conduct:
     numbers = (int(one["strikes"]), int(one["times"]), float(one["since"]), float(one["until"]))
-    return Conduct(*numbers, printable(str(one["why"])), int(one["commits"]))
+    return Conduct(*numbers, make_printable(str(one["why"]), limits.TEXT), int(one["commits"]))
 
 
 def read_lifts(folder: Path) -> Iterator[int]:
@@ -192,11 +190,6 @@ def read_lifts(folder: Path) -> Iterator[int]:
 def request_lift(folder: Path, m: int) -> None:
     """Ask the server of this run, now or when it is started next, to release client m."""
     write_text(folder / f"lift-{m}", "")
-
-
-def printable(text: str) -> str:
-    """Return the text of a client without control characters, and shorten it if it is too long."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[: limits.TEXT])
 
 
 @dataclass(frozen=True)
@@ -231,7 +224,7 @@ class Exclusions:
         """
         before, back = self.read(), set(readmit)
         for m in sorted(back & set(without)):
-            raise InputError("a client is either with us or without", value=m, hint="Take one of the two options.")
+            raise InputError("--with and --without name the same client", value=m, hint="Use one of the two options.")
         for m in sorted(back & set(absent)):
             hint = "Begin another run with it, in another directory."
             raise InputError("--with names a client that was left out when this run began", value=m, hint=hint)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from splitrelay.deploy.client_options import get_client_name
-from splitrelay.deploy.quarantine import Quarantine, printable
+from splitrelay.deploy.quarantine import Quarantine
 from splitrelay.deploy.server_visit import Policy, VisitLease
+from splitrelay.network import limits
 from splitrelay.network.server_connection import EVALUATOR_NUMBER, FED_SERVER_NUMBER
+from splitrelay.runs.client_records import make_printable
 
 CHECK = 1.0  # seconds between two checks of one reporter
 MANY = 10  # waits that are reported one by one
@@ -85,7 +87,7 @@ def find_visit_wait(
     """Return what a visit waits for; None where it goes on. A connected client may take `slow` seconds for a step."""
     m = lease.visit.m
     if lease.server_visit is None and quarantine.is_held(m):
-        why = printable(quarantine.clients[m].why)
+        why = quarantine.clients[m].why
         return Wait(m, "quarantined", lease.progress_ever, f"it is in quarantine ({why})", quarantine.remedy(m))
     if lease.connection is None and not here:
         return describe_absence(m, lease.absent_since, seen, policy)
@@ -94,7 +96,8 @@ def find_visit_wait(
     if lease.server_visit is None:
         if not lease.failures:
             return None  # its lease is about to be granted
-        why = f"its visit failed {len(lease.failures)} times ({printable(lease.failures[-1])}) and is tried again"
+        last = make_printable(lease.failures[-1], limits.TEXT)
+        why = f"its visit failed {len(lease.failures)} times ({last}) and is tried again"
         return Wait(m, "failed", lease.progress_ever, why, "Read the client's log and repair it.")
     if now - lease.progress_at < slow:
         return None
@@ -120,4 +123,5 @@ def describe_absence(m: int, since: float, seen: bool, policy: Policy) -> Wait:
 def describe_inability(m: int, since: float, why: str) -> Wait:
     """Return the wait for a client that says that it cannot do its part yet."""
     remedy = "Give the client what it lacks, such as its new sealing.json."
-    return Wait(m, "unable", since, f"it cannot take its part yet ({printable(why.rstrip('.'))})", remedy)
+    why = make_printable(why.rstrip("."), limits.TEXT)
+    return Wait(m, "unable", since, f"it cannot take its part yet ({why})", remedy)

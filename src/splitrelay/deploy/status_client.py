@@ -16,9 +16,9 @@ from splitrelay.structured_text import parse_json
 
 def ask_status(address: str, keys: Path | None, insecure: bool) -> dict[str, Any]:
     """Return the status of a run."""
-    with _channel(address, keys, insecure) as line:
+    with _open_channel(address, keys, insecure) as channel:
         try:
-            report = _printable(parse_json(fetch_status(line, address=address)))
+            report = _escape_texts(parse_json(fetch_status(channel, address=address)))
         except (ValueError, RecursionError):
             raise build_report_error() from None
     if not isinstance(report, dict):
@@ -33,22 +33,22 @@ def build_report_error() -> WorkError:
 
 def collect_model(address: str, keys: Path | None, insecure: bool, out: Path) -> int:
     """Write the final model to a file, and return its length in bytes."""
-    with _channel(address, keys, insecure) as line:
-        model = fetch_model(line, address)
+    with _open_channel(address, keys, insecure) as channel:
+        model = fetch_model(channel, address)
     with replace_atomically(out) as temporary:
         temporary.write_bytes(model)
     return len(model)
 
 
-def _printable(report: Any) -> Any:
-    """Return the report with every text in it fit for a terminal: the server may say anything."""
+def _escape_texts(report: Any) -> Any:
+    """Return the report with all texts escaped for the terminal, because the server may send anything."""
     if isinstance(report, dict):
-        return {escape_unprintable(name): _printable(value) for name, value in report.items()}
+        return {escape_unprintable(name): _escape_texts(value) for name, value in report.items()}
     if isinstance(report, list):
-        return [_printable(value) for value in report]
+        return [_escape_texts(value) for value in report]
     return escape_unprintable(report) if isinstance(report, str) else report
 
 
-def _channel(address: str, keys: Path | None, insecure: bool) -> Any:
+def _open_channel(address: str, keys: Path | None, insecure: bool) -> Any:
     identity = load_identity_with_role(keys, insecure)
     return open_channel(address, None if identity is None else build_channel_credentials(identity))
