@@ -19,13 +19,13 @@ if TYPE_CHECKING:  # generic in newer releases of click only
 else:
     TextParam = click.ParamType
 
-POINTS = 25  # of a range that does not say how many
-MOST_POINTS = 1_000_000  # of one that does
+POINTS = 25  # of a range without a number of points
+MOST_POINTS = 1_000_000  # of a range with one
 
 
 @dataclass(frozen=True)
 class Key:
-    """What may stand left of the = sign, and how its right side is read."""
+    """A key: its name, the function that reads a value, and its help text."""
 
     name: str
     read: Callable[[str, str], Any]
@@ -42,7 +42,7 @@ def list_keys(keys: Keys) -> list[Key]:
 
 
 def number(name: str, text: str) -> float:
-    """A finite number; fractions such as 4/3 are welcome."""
+    """Read a finite number, or a fraction such as 4/3."""
     numerator, slash, denominator = text.partition("/")
     try:  # Fraction refuses 1/1.8 as a whole
         value = float(Fraction(numerator) / Fraction(denominator)) if slash else float(text)
@@ -54,7 +54,7 @@ def number(name: str, text: str) -> float:
 
 
 def count(name: str, text: str) -> int:
-    """A whole number from 1 up; 1e6 is one."""
+    """Read a whole number from 1 on, also in the form 1e6."""
     value = number(name, text)
     if value != int(value) or value < 1:
         raise OutOfRange(f"{name} must be a whole number", value=text, limit=f"{name} >= 1")
@@ -62,7 +62,7 @@ def count(name: str, text: str) -> int:
 
 
 def seed(name: str, text: str) -> int:
-    """A whole number from 0 up."""
+    """Read a whole number from 0 on."""
     value = number(name, text)
     if value != int(value) or value < 0:
         raise OutOfRange(f"{name} must be a whole number", value=text, limit=f"{name} >= 0")
@@ -70,15 +70,15 @@ def seed(name: str, text: str) -> int:
 
 
 def words(name: str, text: str) -> str:
-    """Anything, as it stands."""
+    """Return the text unchanged."""
     return text
 
 
-NUMBERS = (number, count, seed)  # what lists and ranges are made of
+NUMBERS = (number, count, seed)  # keys of these types accept ranges
 
 
 def choice(*allowed: str) -> Callable[[str, str], str]:
-    """One of a few words."""
+    """Return a function that reads one of these words."""
 
     def read(name: str, text: str) -> str:
         if text not in allowed:
@@ -89,7 +89,7 @@ def choice(*allowed: str) -> Callable[[str, str], str]:
 
 
 def parse_settings(settings: Sequence[str], keys: Iterable[Key], points: int = POINTS) -> dict[str, list[Any]]:
-    """Every key that was given, with its values in order; a range that does not say how many has so many points."""
+    """Return the given keys with their values in order. A range without a number of points has `points` points."""
     known = {key.name: key for key in keys}
     found: dict[str, list[Any]] = {}
     for setting in settings:
@@ -99,42 +99,39 @@ def parse_settings(settings: Sequence[str], keys: Iterable[Key], points: int = P
         if name not in known:
             raise UnknownName("key", name, known)
         if name in found:
-            again = f"a list instead: {name}=a,b" if _takes_lists(known[name]) else "it once"
+            is_list = known[name].many and known[name].read is not words
+            again = f"a list instead: {name}=a,b" if is_list else "it once"
             raise InputError(f"{name} is given twice", hint=f"Give {again}.")
-        found[name] = _values(known[name], text, points)
+        found[name] = _parse_values(known[name], text, points)
     return found
 
 
 def combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination of the given values, the last key turning fastest."""
+    """Return all combinations of the given values. The last key changes fastest."""
     return [dict(zip(values, combination, strict=True)) for combination in product(*values.values())]
 
 
-def _takes_lists(key: Key) -> bool:
-    return key.many and key.read is not words
-
-
-def _values(key: Key, text: str, points: int) -> list[Any]:
+def _parse_values(key: Key, text: str, points: int) -> list[Any]:
     if key.read is words:  # a path may hold commas and colons
         return [key.read(key.name, text)]
-    values = [value for part in text.split(",") for value in _range(key, part.strip(), points)]
+    values = [value for part in text.split(",") for value in _parse_range(key, part.strip(), points)]
     if len(values) > 1 and not key.many:
         raise InputError(f"{key.name} takes one value", value=repr(text))
     return values
 
 
-def _range(key: Key, text: str, points: int) -> list[Any]:
+def _parse_range(key: Key, text: str, points: int) -> list[Any]:
     if ":" not in text or key.read not in NUMBERS:
         return [key.read(key.name, text)]
-    start, stop, logarithmic, stated = _range_parts(key, text)
+    start, stop, logarithmic, stated = _parse_range_parts(key, text)
     points = stated or points
-    values = [_between(start, stop, logarithmic, j / max(points - 1, 1)) for j in range(points)]
+    values = [_interpolate(start, stop, logarithmic, j / max(points - 1, 1)) for j in range(points)]
     if key.read in (count, seed):
         return sorted({key.read(key.name, str(round(value))) for value in values})
     return values
 
 
-def _range_parts(key: Key, text: str) -> tuple[float, float, bool, int | None]:
+def _parse_range_parts(key: Key, text: str) -> tuple[float, float, bool, int | None]:
     start, stop, *rest = text.split(":")
     words = [word for word in rest if word in ("log", "lin")]
     others = [word for word in rest if word not in ("log", "lin")]
@@ -149,7 +146,7 @@ def _range_parts(key: Key, text: str) -> tuple[float, float, bool, int | None]:
     return low, high, words == ["log"], points[0] if points else None
 
 
-def _between(start: float, stop: float, logarithmic: bool, share: float) -> float:
+def _interpolate(start: float, stop: float, logarithmic: bool, share: float) -> float:
     if share in (0.0, 1.0):
         return stop if share else start
     if logarithmic:
@@ -158,7 +155,7 @@ def _between(start: float, stop: float, logarithmic: bool, share: float) -> floa
 
 
 class Settings(TextParam):
-    """The key=value words of a command, for the help text and the shell's completion."""
+    """The key=value arguments of a command, for the help text and the completion in the shell."""
 
     name = "key=value"
 
@@ -166,7 +163,7 @@ class Settings(TextParam):
         self.keys = keys
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The keys that begin like this."""
+        """Return the keys that start with this text."""
         return [
             CompletionItem(f"{key.name}=", help=key.help)
             for key in list_keys(self.keys)
@@ -175,11 +172,5 @@ class Settings(TextParam):
 
 
 def settings_argument(keys: Keys, metavar: str = "[KEY=VALUE]...") -> Callable[[Any], Any]:
-    """The trailing key=value words of a command."""
+    """Return the argument for the key=value settings of a command."""
     return click.argument("settings", nargs=-1, type=Settings(keys), metavar=metavar)
-
-
-def keys_help(keys: Iterable[Key]) -> str:
-    """The keys as a block of help text that click does not rewrap."""
-    rows = [f"  {key.name:<12} {key.help}" for key in keys]
-    return "\b\nKeys:\n" + "\n".join(rows)

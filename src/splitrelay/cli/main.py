@@ -113,12 +113,12 @@ def run(argv: Sequence[str] | None = None, context: object = None) -> NoReturn:
         context: an object for the command that is not an option, such as the Timeouts of a rehearsal.
     """
     try:
-        _run(_take_flags(list(sys.argv[1:] if argv is None else argv)), context)
+        _execute(_take_flags(list(sys.argv[1:] if argv is None else argv)), context)
     finally:
         mood.quiet = mood.verbose = mood.traceback = False  # they hold for one command line
 
 
-def _run(arguments: list[str], context: object) -> NoReturn:
+def _execute(arguments: list[str], context: object) -> NoReturn:
     # The form of --log is needed before the command line is parsed, which may fail.
     words = arguments[: arguments.index("--")] if "--" in arguments else arguments
     form = "json" if "--log=json" in words or ("--log", "json") in pairwise(words) else "lines"
@@ -126,7 +126,7 @@ def _run(arguments: list[str], context: object) -> NoReturn:
         app.main(arguments, prog_name="splitrelay", standalone_mode=False, obj=context)
     except (KeyboardInterrupt, click.Abort):
         _leave("stopped.", STOPPED, form)
-    except BrokenPipeError:  # `splitrelay ... | head`: nobody reads on, and that is no error
+    except BrokenPipeError:  # `splitrelay ... | head` closes the pipe, which is no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
@@ -166,7 +166,7 @@ def _leave(message: str, code: int, form: str, trace: str = "") -> NoReturn:
 
 
 def _take_flags(arguments: list[str]) -> list[str]:
-    """-q, -v and --traceback hold wherever they stand."""
+    """Remove -q, -v and --traceback, which may be anywhere on the line, and set them."""
     rest: list[str] = []
     for position, word in enumerate(arguments):
         if word == "--":

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from splitrelay.objectives.quadratic_groups import Group
     from splitrelay.paper.quadratics import Curves, Exact, Row, Study
 
-NEAR = 1e-9  # nearer to x* than this is printed as ~0: some order ends there
+NEAR = 1e-9  # a smaller distance to x* is printed as ~0: some order ends there
 
 
 def print_tables(rows: Sequence[Row], shape: str) -> None:
-    """Three tables to read, or everything as JSON, or the whole grid as CSV."""
+    """Print three tables, or everything as JSON, or the whole grid as CSV."""
     from splitrelay.paper.quadratics import exact
 
     if shape == "csv":
@@ -39,7 +39,7 @@ def print_tables(rows: Sequence[Row], shape: str) -> None:
 
 
 def build_payload(row: Row, law: Exact) -> dict[str, Any]:
-    """All that is known of one group at one K."""
+    """Return all results of one group at one K, for JSON."""
     problem = row.group.problem
     return {
         "group": int(row.group.name) if row.group.name.isdigit() else row.group.name,
@@ -66,7 +66,7 @@ def _build_side(curves: Curves) -> dict[str, Any]:
 
 
 def build_group_table(rows: Sequence[Row]) -> Table:
-    """The constants of each group; eta_tilde* depends on K."""
+    """Build the table of the constants of each group. eta_tilde* depends on K."""
     Ks = sorted({row.study.K for row in rows}, reverse=True)
     cells = []
     for row in (row for row in rows if row.study.K == rows[0].study.K):
@@ -79,26 +79,18 @@ def build_group_table(rows: Sequence[Row]) -> Table:
 
 
 def build_best_table(rows: Sequence[Row], laws: Sequence[Exact]) -> Table:
-    """Each algorithm at its best rate: simulated mean over seeds beside the exact value."""
+    """Build the table of each algorithm at its best rate: the simulated mean over seeds beside the exact value."""
     cells = []
     for row, law in zip(rows, laws, strict=True):
         fedavg = (_mark_edge(row.fedavg), row.fedavg.error, law.fedavg_rms)
-        ssl = (_mark_edge(row.ssl), row.ssl.error, _format_first(law.ssl_mean_absolute, law.ssl_rms))
+        exact = law.ssl_rms if law.ssl_mean_absolute is None else law.ssl_mean_absolute
+        ssl = (_mark_edge(row.ssl), row.ssl.error, exact)
         cells.append((row.group.name, row.study.K, *fedavg, *ssl, row.winner))
     columns = ("group", "K", "FedAvg η", "error", "exact", "SSL η", "error", "exact", "winner")
-    notes = [
-        *_build_notes(rows),
-        *(["exact: the RMS error, since noise or d > 1 leave no simpler law."] * _only_rms(laws)),
-    ]
+    notes = _build_notes(rows)
+    if any(law.ssl_mean_absolute is None and law.ssl_rms is not None for law in laws):
+        notes.append("exact: the RMS error, since noise or d > 1 leave no simpler law.")
     return Table(columns, cells, "Best rate of the grid, mean final |x - x*| over seeds", notes)
-
-
-def _format_first(value: float | None, other: float | None) -> float | None:
-    return other if value is None else value
-
-
-def _only_rms(laws: Sequence[Exact]) -> bool:
-    return any(law.ssl_mean_absolute is None and law.ssl_rms is not None for law in laws)
 
 
 def _mark_edge(curves: Curves) -> str:
@@ -116,21 +108,18 @@ def _build_notes(rows: Sequence[Row]) -> list[str]:
 
 
 def build_law_table(rows: Sequence[Row], laws: Sequence[Exact]) -> Table:
-    """FedAvg's fixed point, and SSL's law over all orders, at the same rates."""
+    """Build the table of FedAvg's fixed point and of SSL's distribution over all orders, at the same rates."""
     cells = []
     for row, law in zip(rows, laws, strict=True):
-        ssl = (law.ssl_mean, law.ssl_rms, law.ssl_mean_absolute, _format_near(law.ssl_smallest), law.ssl_largest)
+        smallest = "~0" if law.ssl_smallest is not None and law.ssl_smallest < NEAR else law.ssl_smallest
+        ssl = (law.ssl_mean, law.ssl_rms, law.ssl_mean_absolute, smallest, law.ssl_largest)
         cells.append((row.group.name, row.study.K, law.fedavg_fixed_point, *ssl))
     columns = ("group", "K", "FedAvg limit", "SSL mean", "RMS", "E|x-x*|", "min", "max")
     return Table(columns, cells, "Exact: FedAvg's fixed point, SSL's last error over all orders")
 
 
-def _format_near(smallest: float | None) -> float | str | None:
-    return "~0" if smallest is not None and smallest < NEAR else smallest
-
-
 def build_grid_table(rows: Sequence[Row]) -> Table:
-    """Every rate of the grid: mean, smallest and largest final error over the seeds."""
+    """Build the table of all rates: mean, smallest and largest final error over the seeds."""
     cells = []
     for row in rows:
         for name, curves in (("fedavg", row.fedavg), ("ssl", row.ssl)):
@@ -226,7 +215,7 @@ def _load_groups(given: dict[str, list[Any]], path: Path | None, variant: str, s
 
 
 def _draw_figures(results: Sequence[Sequence[Row]], out: Path, ending: str) -> list[Path]:
-    """All groups for each K; the three groups of the paper's body for the first K."""
+    """Draw all groups for each K, and the three groups of the paper's main text for the first K."""
     from splitrelay.paper.quadratics_figure import draw
 
     paths = [draw(rows, out / f"quadratics-K{rows[0].study.K}.{ending}") for rows in results]

@@ -14,7 +14,7 @@ from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import Table, emit, format_option, say
 from splitrelay.cli.run import describe_accuracy
 from splitrelay.cli.sweep import format_summary, show_status
-from splitrelay.runs.client_records import ClientRecord, RunClients, read_clients
+from splitrelay.runs.client_records import RunClients, read_clients
 
 if TYPE_CHECKING:
     from splitrelay.runs.records import Run
@@ -44,7 +44,7 @@ def show(path: Path, shape: str) -> None:
 
     sweeps = find_sweeps(path)
     if is_run(path):
-        _one(run_at(path), shape)
+        _show_run(run_at(path), shape)
     elif sweeps and not has_runs(path):
         show_status(path, shape)  # nothing is on the disk yet
     else:
@@ -54,18 +54,21 @@ def show(path: Path, shape: str) -> None:
         notes = [
             f"{board.folder}: {format_summary(board)} (every point: sweep --status {board.folder})" for board in boards
         ]
-        _many(runs_under(path), path, shape, notes)
+        _show_runs(runs_under(path), path, shape, notes)
 
 
-def _one(run: Run, shape: str) -> None:
+def _show_run(run: Run, shape: str) -> None:
+    """Print the keys, the last rows and the clients of one run."""
     from splitrelay.runs.spec import Spec
 
     usual, own = Spec(algorithm=run.spec.algorithm).flatten(), run.spec.flatten()
-    told = {name: value for name, value in own.items() if value != usual[name] or name in ("algorithm", "R", "seed")}
+    settings = {
+        name: value for name, value in own.items() if value != usual[name] or name in ("algorithm", "R", "seed")
+    }
     rows = run.rows[-LAST:]
     accuracy, metrics = _list_columns(run)
     shown = ("round", *accuracy, "test_loss", *metrics, "train_loss", "bytes_up", "bytes_down", "seconds")
-    table = Table(shown, [[row.get(name) for name in shown] for row in rows], notes=_notes(run))
+    table = Table(shown, [[row.get(name) for name in shown] for row in rows], notes=_list_notes(run))
     clients, environment = read_clients(run.path), _read_environment(run)
     made_by = _describe_code(environment)
     if shape != "table":
@@ -75,24 +78,28 @@ def _one(run: Run, shape: str) -> None:
             "finished": run.finished,
             "hash": run.spec.hash,
             "accuracy": run.accuracy,
-            "last_evaluation": _last(run, "test_accuracy"),
+            "last_evaluation": _get_last(run, "test_accuracy"),
             "rows": run.rows,
         }
-        emit(table, payload | (_clients_payload(clients) if clients else {}), shape)
+        if clients:
+            groups = {"clients": clients.clients, "others": clients.others}
+            payload["skipped"] = clients.skipped
+            payload |= {name: [asdict(one) for one in group] for name, group in groups.items()}
+        emit(table, payload, shape)
         return
-    say(f"{run.path}: {_state(run)}, name {run.spec.hash}")
+    say(f"{run.path}: {_describe_state(run)}, name {run.spec.hash}")
     from splitrelay.reports.labels import format_value_label
 
-    say("  ".join(f"{name}={format_value_label(value)}" for name, value in told.items()))
+    say("  ".join(f"{name}={format_value_label(value)}" for name, value in settings.items()))
     if made_by:
         say(made_by)
     if run.rows and accuracy:
-        say(f"test accuracy 0 to 100 %, round 0 to {run.rows[-1]['round']}: {curve(run.column('test_accuracy'))}")
+        say(f"test accuracy 0 to 100 %, round 0 to {run.rows[-1]['round']}: {draw_curve(run.column('test_accuracy'))}")
     if run.rows:
         emit(table, None, shape)
     if clients:
         say("")
-        emit(_clients_table(clients), None, shape)
+        emit(_build_clients_table(clients), None, shape)
 
 
 def _read_environment(run: Run) -> dict[str, Any]:
@@ -114,13 +121,8 @@ def _describe_code(environment: dict[str, Any]) -> str:
     return f"made by splitrelay {environment['splitrelay']}, commit {commit}{changes}"
 
 
-def _clients_payload(found: RunClients) -> dict[str, Any]:
-    groups = {"clients": found.clients, "others": found.others}
-    return {"skipped": found.skipped, **{name: [asdict(one) for one in group] for name, group in groups.items()}}
-
-
-def _clients_table(found: RunClients) -> Table:
-    """Return who took part in a deployed run; the evaluator and the fed server, if they are others, come last."""
+def _build_clients_table(found: RunClients) -> Table:
+    """Return the clients of a deployed run. A separate evaluator and the fed server come last."""
     from splitrelay.runs.client_records import PREFIX
 
     names = [str(one.client) for one in found.clients]
@@ -130,33 +132,30 @@ def _clients_table(found: RunClients) -> Table:
     if len(listed) > CLIENTS:  # those with skipped visits first
         listed = sorted(listed, key=lambda pair: -pair[1].skipped)
     for name, one in listed[:CLIENTS]:
-        told = [", ".join(one.cpu), ", ".join(one.software).replace("splitrelay ", ""), one.digest[:PREFIX]]
-        rows.append([name, one.samples or None, one.visits, one.skipped, *(text or None for text in told)])
+        texts = [", ".join(one.cpu), ", ".join(one.software).replace("splitrelay ", ""), one.digest[:PREFIX]]
+        rows.append([name, one.samples or None, one.visits, one.skipped, *(text or None for text in texts)])
     columns = ("client", "samples", "visits", "skipped", "cpu", "version", "data digest")
     made = sum(one.visits for one in found.clients)
     notes = [f"and {len(listed) - CLIENTS} more (--format json has all)"] * (len(listed) > CLIENTS)
     notes += [f"visits until round {found.round}: {made} made, {found.skipped} skipped"]
-    notes += [f"client {one.client}: {count} x {why}" for one in found.clients for why, count in _most(one)]
+    for one in found.clients:
+        commonest = sorted(one.reasons.items(), key=lambda item: -item[1])[:REASONS]
+        notes += [f"client {one.client}: {count} x {why}" for why, count in commonest]
     notes += [f"{name}: {theirs} (server: {here})" for name, (theirs, here) in found.unlike().items()]
     return Table(columns, rows, notes=notes[:NOTES] + [f"and {len(notes) - NOTES} more notes"] * (len(notes) > NOTES))
 
 
-def _most(one: ClientRecord) -> list[tuple[str, int]]:
-    """Return the commonest reasons for which visits of a client were skipped."""
-    return sorted(one.reasons.items(), key=lambda item: -item[1])[:REASONS]
-
-
-def _notes(run: Run) -> list[str]:
+def _list_notes(run: Run) -> list[str]:
     if not run.rows:
         return ["no row yet"]
     if not _list_columns(run)[0]:
-        return _note_resume(run)
+        return _list_resume_notes(run)
     best = max(run.rows, key=lambda row: -1 if math.isnan(row["test_accuracy"]) else row["test_accuracy"])
     best_line = f"best evaluation: {best['test_accuracy']:.2%} in round {best['round']}"
-    return [describe_accuracy(run.rows, has_diverged=run.has_diverged), best_line, *_note_resume(run)]
+    return [describe_accuracy(run.rows, has_diverged=run.has_diverged), best_line, *_list_resume_notes(run)]
 
 
-def _note_resume(run: Run) -> list[str]:
+def _list_resume_notes(run: Run) -> list[str]:
     from splitrelay.runs.run_directory import RunDirectory, format_resume_command
 
     can_resume = not run.finished and not RunDirectory(run.path).is_locked()
@@ -171,7 +170,8 @@ def _list_columns(run: Run) -> tuple[list[str], list[str]]:
     return accuracy, list_metrics(run.rows[-1]) if run.rows else []
 
 
-def _many(runs: list[Run], folder: Path, shape: str, notes: list[str]) -> None:
+def _show_runs(runs: list[Run], folder: Path, shape: str, notes: list[str]) -> None:
+    """Print one row for each run of a folder."""
     from splitrelay.reports.seed_groups import describe_keys, find_differing_keys
     from splitrelay.runs.run_directory import name_final_accuracy
 
@@ -180,10 +180,10 @@ def _many(runs: list[Run], folder: Path, shape: str, notes: list[str]) -> None:
         (
             str(run.path.relative_to(folder)),
             describe_keys(run.spec, keys),
-            _state(run),
-            _round(run.accuracy),
-            _round(_last(run, "test_accuracy")),
-            _round(_last(run, "seconds"), 1, 1),
+            _describe_state(run),
+            _scale(run.accuracy),
+            _scale(_get_last(run, "test_accuracy")),
+            _scale(_get_last(run, "seconds"), 1, 1),
         )
         for run in runs
     ]
@@ -193,15 +193,15 @@ def _many(runs: list[Run], folder: Path, shape: str, notes: list[str]) -> None:
     emit(table, [dict(zip(names, row, strict=True)) for row in rows], shape)
 
 
-def _last(run: Run, name: str) -> Any:
+def _get_last(run: Run, name: str) -> Any:
     return run.rows[-1][name] if run.rows else None
 
 
-def _round(value: float | None, factor: float = 100, digits: int = 2) -> float | None:
+def _scale(value: float | None, factor: float = 100, digits: int = 2) -> float | None:
     return None if value is None else round(factor * value, digits)
 
 
-def _state(run: Run) -> str:
+def _describe_state(run: Run) -> str:
     from splitrelay.runs.packed_records import has_record
     from splitrelay.runs.run_directory import RunDirectory
 
@@ -212,8 +212,8 @@ def _state(run: Run) -> str:
     return f"round {r} of {run.spec.R}{how}"
 
 
-def curve(shares: list[float]) -> str:
-    """Numbers from 0 to 1 as a row of bars, in letters where the output has no bars."""
+def draw_curve(shares: list[float]) -> str:
+    """Return a bar for each number from 0 to 1, or a letter if the output has no bars."""
     try:
         BARS.encode(sys.stdout.encoding or "ascii")
         bars = BARS
