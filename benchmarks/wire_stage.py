@@ -177,7 +177,7 @@ class Stage(ServerProgram):
 
     def _train(self) -> Iterator[Progress]:
         self._wait_for_clients()
-        visits = ServerVisits(self.spec, self.shape, *self._get_data_shape(), self._get_largest_batch())
+        visits = ServerVisits(self.spec, self.shape, *self._get_data_shape(), self.spec.optimiser.batch)
         connections, policy = self.network.connections, self.config.policy
         context = VisitContext(connections, visits, self.journal, policy, self.quarantine, self.stalls, self.stop)
         self.remote: Timed = Timed(context, on_arrival=self._record_arrival)
