@@ -72,14 +72,14 @@ def stack_images(images: Sequence[Image], names: Sequence[str]) -> Pixels:
     """Return images of one size as one array."""
     for image, name in zip(images, names, strict=True):
         if image.size != images[0].size:
-            sizes = f"{_size(images[0])} in {names[0]}, {_size(image)} in {name}"
+            sizes = f"{_get_size(images[0])} in {names[0]}, {_get_size(image)} in {name}"
             raise InputError("pictures of different sizes", value=sizes, hint="Bring them to one size first.")
     if all(image.mode in GREY for image in images):
         return np.stack([np.asarray(image.convert("L"))[None] for image in images])
     return np.stack([np.asarray(image.convert("RGB")).transpose(2, 0, 1) for image in images])
 
 
-def _size(image: Image) -> str:
+def _get_size(image: Image) -> str:
     return f"{image.size[0]}x{image.size[1]}"
 
 

@@ -174,7 +174,7 @@ def encode_classes(
     Raises:
         InputError: A label is missing or is not one of the classes.
     """
-    texts = [_label_texts(part, of) for part in parts]
+    texts = [_format_labels(part, of) for part in parts]
     if classes is not None:
         known = {name: n for n, name in enumerate(classes)}
         if all(part.dtype.kind in "iu" for part in parts):
@@ -213,7 +213,7 @@ def _format_name(value: Any) -> str:
     return "" if is_missing else str(value).strip()
 
 
-def _label_texts(y: Array, of: str) -> npt.NDArray[np.str_]:
+def _format_labels(y: Array, of: str) -> npt.NDArray[np.str_]:
     if y.ndim != 1:
         raise InputError(f"the classes of {of} must be one column", value=y.shape, limit="(N,)")
     texts = format_names(y)

@@ -277,7 +277,7 @@ def read_table(source: Any, of: str | None = None) -> Table:
         raise InputError(f"there is no file {path}", limit=" or ".join(ENDINGS))
     if path.suffix == ".parquet":
         found = open_parquet(path)
-        pairs = [(name, _read_column(_arrow_values(found.column(name)))) for name in found.column_names]
+        pairs = [(name, _read_column(_convert_arrow_column(found.column(name)))) for name in found.column_names]
         return _build_table(pairs, of or str(path))
     if not path.name.endswith((".csv", ".csv.gz")):
         raise InputError(f"{path} is no table", limit=" or ".join(ENDINGS))
@@ -328,7 +328,7 @@ def _build_table(pairs: Sequence[tuple[str, Array]], of: str) -> Table:
     return Table(dict(pairs), of)
 
 
-def _arrow_values(column: Any) -> Array:
+def _convert_arrow_column(column: Any) -> Array:
     """Return a column of Arrow as an array; numbers with missing values become floats with NaN."""
     values = column.to_numpy()
     return np.asarray(column.to_pylist(), dtype=object) if values.dtype.kind not in "fiub" else values

@@ -140,7 +140,7 @@ def split_table(source: Any, form: TableFormat, test: Any = SHARE) -> tuple[Tabl
         table = drop_incomplete_rows(table, features, form.categorical)
     if is_share(test):
         clients = None if form.client is None else read_clients(table, form.client)
-        strata = _as_names(table.get(form.label[0])) if form.target == "classes" else None
+        strata = _convert_to_names(table.get(form.label[0])) if form.target == "classes" else None
         held = hold_out(len(table), test, strata, clients, table.of)
         return table.take(~held), table.take(held)
     test_table = read_table(test, None if isinstance(test, str | Path) else "the test set")
@@ -168,7 +168,7 @@ def read_targets(table: Table, form: TableFormat, classes: tuple[str, ...] | Non
     """Return the targets of a table, and the names of the classes (empty for other targets)."""
     if form.target == "classes":
         of = f"{table.of}, column {form.label[0]}"
-        names, (y,) = encode_classes([_as_names(table.get(form.label[0]))], of, classes)
+        names, (y,) = encode_classes([_convert_to_names(table.get(form.label[0]))], of, classes)
         return y, names
     columns = [table.read_numbers(name) for name in form.label]
     for name, column in zip(form.label, columns, strict=True):
@@ -182,7 +182,7 @@ def read_targets(table: Table, form: TableFormat, classes: tuple[str, ...] | Non
 
 def read_clients(table: Table, column: str) -> npt.NDArray[np.str_]:
     """Return the name of the client of each row. Raise InputError if one is missing."""
-    names = _as_names(table.get(column))
+    names = _convert_to_names(table.get(column))
     if (names == "").any():
         value = f"row {int(np.argmax(names == '')) + 1}"
         hint = "Name a client in every row."
@@ -305,7 +305,7 @@ def get_client_positions(samples: SampleSet) -> tuple[tuple[str, ...], npt.NDArr
     return tuple(ordered), position[where.reshape(-1)]
 
 
-def _as_names(column: Array) -> npt.NDArray[np.str_]:
+def _convert_to_names(column: Array) -> npt.NDArray[np.str_]:
     return format_names(column)
 
 
@@ -529,9 +529,9 @@ def load_any(source: Any, y: Any = None, **options: Any) -> DataSet:
     if label is None and y is not None and not is_path:  # targets beside a data frame
         table = dict(read_table(source).columns)
         label = "target" if "target" not in table else "the target"
-        source = {**table, label: _target_column(y)}
+        source = {**table, label: _get_target_column(y)}
         if not is_share(test) and isinstance(test, tuple):
-            test = {**read_table(test[0], "the test set").columns, label: _target_column(test[1])}
+            test = {**read_table(test[0], "the test set").columns, label: _get_target_column(test[1])}
         kind = options.pop("target", None) or _find_target(to_array(y))
         options["target"] = kind
     labels = () if label is None else (label,) if isinstance(label, str) else tuple(label)
@@ -540,7 +540,7 @@ def load_any(source: Any, y: Any = None, **options: Any) -> DataSet:
     return load_table(source, form, test=test, name=name, classes=None if classes is None else tuple(classes))
 
 
-def _target_column(y: Any) -> Array:
+def _get_target_column(y: Any) -> Array:
     column = to_array(y)
     if column.ndim != 1:
         hint = "Put the columns into the table, and name them with label."

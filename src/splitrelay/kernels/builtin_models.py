@@ -40,20 +40,20 @@ def mlp(shape: Shape, classes: int) -> Iterator[Layer]:
 
 def lenet5(shape: Shape, classes: int) -> Iterator[Layer]:
     """LeNet-5 as in the paper; on MNIST 44,426 parameters, 2,572 of them below the usual cut."""
-    yield from _pooled_convolution(1, 6, kernel=5)
-    yield from _pooled_convolution(2, 16, kernel=5)
+    yield from _build_convolution(1, 6, kernel=5)
+    yield from _build_convolution(2, 16, kernel=5)
     yield Flatten("flatten")
-    yield from _linear_with_relu(1, 120, relu=3)
-    yield from _linear_with_relu(2, 84, relu=4)
+    yield from _build_linear(1, 120, relu=3)
+    yield from _build_linear(2, 84, relu=4)
     yield Linear("fc3", classes)
 
 
 def lenet_small(shape: Shape, classes: int) -> Iterator[Layer]:
     """A LeNet for 8x8 digits: two 3x3 convolutions with padding, each pooled."""
-    yield from _pooled_convolution(1, 8, kernel=3, padding=1)
-    yield from _pooled_convolution(2, 16, kernel=3, padding=1)
+    yield from _build_convolution(1, 8, kernel=3, padding=1)
+    yield from _build_convolution(2, 16, kernel=3, padding=1)
     yield Flatten("flatten")
-    yield from _linear_with_relu(1, 32, relu=3)
+    yield from _build_linear(1, 32, relu=3)
     yield Linear("fc2", classes)
 
 
@@ -66,36 +66,36 @@ def vgg11(shape: Shape, classes: int) -> Iterator[Layer]:
         yield MaxPool2d(f"pool{block}", (2, 2), (2, 2))
     yield Flatten("flatten")
     for j in (1, 2):
-        yield from _linear_with_relu(j, 512, relu=j)
+        yield from _build_linear(j, 512, relu=j)
         yield Dropout(f"dropout{j}", 0.5)
     yield Linear("fc3", classes)
 
 
 def cnnmnist(shape: Shape, classes: int) -> Iterator[Layer]:
     """Two 5x5 convolutions of 32 channels with padding; on MNIST 228,586 parameters, kaiming normal."""
-    yield from _pooled_convolution(1, 32, kernel=5, padding=2)
-    yield from _pooled_convolution(2, 32, kernel=5, padding=2)
+    yield from _build_convolution(1, 32, kernel=5, padding=2)
+    yield from _build_convolution(2, 32, kernel=5, padding=2)
     yield Flatten("flatten")
-    yield from _linear_with_relu(1, 128, relu=3)
+    yield from _build_linear(1, 128, relu=3)
     yield Linear("fc2", classes)
 
 
 def cnncifar(shape: Shape, classes: int) -> Iterator[Layer]:
     """A small CNN for CIFAR-10 on a CPU: three pooled 3x3 convolutions of 16, 16 and 32 channels."""
     for j, width in enumerate((16, 16, 32), 1):
-        yield from _pooled_convolution(j, width, kernel=3, padding=1)
+        yield from _build_convolution(j, width, kernel=3, padding=1)
     yield Flatten("flatten")
-    yield from _linear_with_relu(1, 64, relu=4)
+    yield from _build_linear(1, 64, relu=4)
     yield Linear("fc2", classes)
 
 
-def _pooled_convolution(j: int, width: int, *, kernel: int, padding: int = 0) -> Iterator[Layer]:
+def _build_convolution(j: int, width: int, *, kernel: int, padding: int = 0) -> Iterator[Layer]:
     yield Conv2d(f"conv{j}", width, (kernel, kernel), (padding, padding))
     yield ReLU(f"relu{j}")
     yield MaxPool2d(f"pool{j}", (2, 2), (2, 2))
 
 
-def _linear_with_relu(j: int, width: int, *, relu: int) -> Iterator[Layer]:
+def _build_linear(j: int, width: int, *, relu: int) -> Iterator[Layer]:
     yield Linear(f"fc{j}", width)
     yield ReLU(f"relu{relu}")
 

@@ -279,7 +279,7 @@ class Plan:
         """What stands before each layer, and behind the last; a vector of F features is (F, 1, 1) once it is linear."""
         shapes = [self.shape]
         for j, layer in enumerate(self.layers):
-            shapes.append(self._after(j, layer, shapes[-1]))
+            shapes.append(self._compute_shape_after(j, layer, shapes[-1]))
         if not self.flat(len(self.layers)) or prod(shapes[-1][1:]) > 1:
             raise InputError("the net ends in images, not in one number per class", hint="End it in nn.Linear.")
         return tuple(shapes)
@@ -289,7 +289,7 @@ class Plan:
         is_row = self.shape[1:] == (1, 1) and not any(isinstance(layer, Conv2d | MaxPool2d) for layer in self.layers)
         return is_row or any(isinstance(layer, Flatten) for layer in self.layers[:j])
 
-    def _after(self, j: int, layer: Layer, shape: Shape) -> Shape:
+    def _compute_shape_after(self, j: int, layer: Layer, shape: Shape) -> Shape:
         C, H, W = shape
         if isinstance(layer, Linear):
             if not self.flat(j):
@@ -308,9 +308,9 @@ class Plan:
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """All tensors of x, in order."""
-        return tuple(self._parameters())
+        return tuple(self._list_parameters())
 
-    def _parameters(self) -> Iterator[Parameter]:
+    def _list_parameters(self) -> Iterator[Parameter]:
         start = 0
         for j, layer in enumerate(self.layers):
             if not isinstance(layer, Conv2d | Linear):
@@ -361,7 +361,7 @@ def plan_from(document: object) -> Plan:
     if not isinstance(shape, list | tuple):
         raise InputError("the shape of an input", value=get_brief(shape), limit="three integers: C, H, W")
     check_number_of_layers(len(entries))
-    layers = tuple(_layer_from(j, entry) for j, entry in enumerate(entries))
+    layers = tuple(_parse_layer(j, entry) for j, entry in enumerate(entries))
     return Plan(tuple(shape), layers)
 
 
@@ -373,7 +373,7 @@ def read_plan(text: str) -> Plan:
     if len(text) > TEXT:
         raise OutOfRange("a plan as JSON is too long", value=len(text), limit=f"<= {TEXT} characters")
     try:
-        document = parse_json(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        document = parse_json(text, object_pairs_hook=_reject_duplicates, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InputError("a plan is not valid JSON", value=get_brief(str(error))) from None
     return plan_from(document)
@@ -394,7 +394,7 @@ def check_keys(what: str, entry: object, keys: tuple[str, ...]) -> None:
         raise InputError(f"{what}: unknown or missing key", value=odd[0], limit=f"the keys {', '.join(keys)}")
 
 
-def _layer_from(j: int, entry: object) -> Layer:
+def _parse_layer(j: int, entry: object) -> Layer:
     kind = entry.get("kind") if isinstance(entry, dict) else None
     if not isinstance(entry, dict) or not isinstance(kind, str) or kind not in KINDS:
         raise InputError(f"layer {j} of a plan", value=get_brief(kind), limit=f"a kind: {', '.join(KINDS)}")
@@ -405,7 +405,7 @@ def _layer_from(j: int, entry: object) -> Layer:
     return layer
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key occurs twice")

@@ -59,7 +59,7 @@ class ModelSpec:
 
     def layout(self, dtype: torch.dtype = torch.float32) -> Layout:
         """Return the position of every tensor in x."""
-        return self._structure.layouts[dtype]
+        return self._describe_structure.layouts[dtype]
 
     def x0(self, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return the start x^0: torch's own initialization of each layer, drawn in float32."""
@@ -69,17 +69,17 @@ class ModelSpec:
 
     def layers(self) -> list[str]:
         """Return the names of the layers. The model can be cut after each of them but the last."""
-        return list(self._structure.layers)
+        return list(self._describe_structure.layers)
 
     @property
     def facts(self) -> LayerFacts:
         """What training must know about the layers."""
-        return self._structure.facts
+        return self._describe_structure.facts
 
     @property
     def trace(self) -> Trace | None:
         """The layers of a traced module, or None for a sequence of layers."""
-        return self._structure.trace
+        return self._describe_structure.trace
 
     @property
     def constants_digest(self) -> str:
@@ -87,7 +87,7 @@ class ModelSpec:
 
         Hosts that train the same model must have the same constants.
         """
-        return self._structure.constants_digest
+        return self._describe_structure.constants_digest
 
     def _build(self, seed: int) -> nn.Module:
         """Build the user's module with this seed of the initialization."""
@@ -119,7 +119,7 @@ class ModelSpec:
         return layers
 
     @cached_property
-    def _structure(self) -> Structure:
+    def _describe_structure(self) -> Structure:
         """Build and check the model only once: to build a large model takes longer than many steps of a small one."""
         net = self._build(0)
         if is_sequence(net):

@@ -184,7 +184,7 @@ def copy_to_canonical(h: torch.Tensor) -> torch.Tensor:
 
 
 def _convert(h: torch.Tensor) -> torch.Tensor:
-    return h if h.stride() == _canonical_strides(h.shape) else _copy(h)
+    return h if h.stride() == _compute_canonical_strides(h.shape) else _copy(h)
 
 
 def _copy(h: torch.Tensor) -> torch.Tensor:
@@ -192,7 +192,7 @@ def _copy(h: torch.Tensor) -> torch.Tensor:
 
 
 @lru_cache(maxsize=4096)  # the same shapes come again in every step
-def _canonical_strides(shape: Sequence[int]) -> tuple[int, ...]:
+def _compute_canonical_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of the canonical format. They are unique even if a side has length one."""
     order = (1, 3, 2, 0) if len(shape) == 4 else range(len(shape) - 1, -1, -1)
     strides, step = [0] * len(shape), 1

@@ -68,7 +68,7 @@ class BackgroundReconnect:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._tending, name="tending", daemon=True)
+        self._thread = threading.Thread(target=self._keep_connection, name="reconnect", daemon=True)
         self._failure: SplitrelayError | None = None
 
     def __enter__(self) -> None:
@@ -80,14 +80,14 @@ class BackgroundReconnect:
         if error is None and self._failure is not None:
             raise self._failure
 
-    def _tending(self) -> None:
+    def _keep_connection(self) -> None:
         try:
             while not self._done.wait(self.session.timeouts.tick):
-                self._look()
+                self._check_connection()
         except SplitrelayError as error:  # raised in the computing thread, when it is done
             self._failure = error
 
-    def _look(self) -> None:
+    def _check_connection(self) -> None:
         """Check the connection. Before the deposit the server sends only messages that end the visit or the session."""
         try:
             if self.session.connection is not None:

@@ -80,7 +80,7 @@ class Stream:
         self._limit = math.inf  # when the reader has waited for too long
         self._background: BackgroundReader | None = None
         self._ended = threading.Event()
-        self._frames: Any = call(iter(self._next_outgoing, None))
+        self._frames: Any = call(iter(self._get_next_outgoing, None))
         self._frames.add_callback(self._handle_end)
         threading.Thread(target=self._watch_clock, name="heartbeat", daemon=True).start()
 
@@ -109,14 +109,14 @@ class Stream:
             return self._background.take()
         self._limit = min(until, time.monotonic() + self.timeouts.silence)
         try:
-            return self._next(until)
+            return self._read_next(until)
         finally:
             self._limit = math.inf
 
     def wait_for_frame(self, seconds: float) -> bool:
         """Return whether a frame comes within so many seconds. A background thread reads it, so this cannot hang."""
         if self._background is None:
-            self._background = BackgroundReader(self._next)
+            self._background = BackgroundReader(self._read_next)
         if self._background.wait_for_frame(seconds):
             return True
         if time.monotonic() > self._heard + self.timeouts.silence:
@@ -131,7 +131,7 @@ class Stream:
         if self._background is not None:
             self._background.close()
 
-    def _next(self, until: float = math.inf) -> bytes:
+    def _read_next(self, until: float = math.inf) -> bytes:
         try:
             frame: bytes = next(self._frames)
         except StopIteration:
@@ -143,7 +143,7 @@ class Stream:
         self._heard = time.monotonic()
         return frame
 
-    def _next_outgoing(self) -> bytes | None:
+    def _get_next_outgoing(self) -> bytes | None:
         """Return the next frame for gRPC, which asks after it has sent the one before."""
         if self._leaving:
             self.left = time.monotonic()
@@ -308,7 +308,7 @@ class Session:
         while True:
             self._check_stop()
             try:
-                return self._handshake()
+                return self._make_handshake()
             except (ConnectionLost, ServerRefused, ServerEnded) as error:
                 refusals += isinstance(error, ServerRefused)
                 stranger = isinstance(error, UntrustedServer) and not self.welcomed
@@ -401,7 +401,7 @@ class Session:
         if tries and self.stop.wait(self.timeouts.compute_pause(tries)):
             raise ClientStopped("told to stop before it was connected again")
 
-    def _handshake(self) -> bool:
+    def _make_handshake(self) -> bool:
         self.disconnect()
         self.connection = Connection(self.dial(), self.timeouts, self.meter, self.address, self.stop)
         self.connection_count += 1

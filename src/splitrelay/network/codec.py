@@ -348,14 +348,14 @@ def decode_control(payload: bytes | memoryview) -> Message:
     if event is None:
         raise BadMessage("control message is empty")
     content = getattr(wrapped, event)
-    values = {field.name: _to_plain(getattr(content, field.name)) for field in fields(BY_EVENT[event])}  # type: ignore[arg-type]
+    values = {field.name: _convert_value(getattr(content, field.name)) for field in fields(BY_EVENT[event])}  # type: ignore[arg-type]
     _check(event, values)
     for name in SHOWN & values.keys():
         values[name] = escape_unprintable(values[name])[: limits.TEXT]
     return BY_EVENT[event](**values)
 
 
-def _to_plain(value: Any) -> Any:
+def _convert_value(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | bytes) else tuple(value)
 
 

@@ -98,7 +98,7 @@ class ConnectionHandler:
 
     def send(self, number: int, *messages: Message) -> None:
         """Send messages on a connection. If it has ended, nothing happens: a ClientDisconnected event follows."""
-        self._loop.call(self._queue, number, messages)
+        self._loop.call(self._enqueue, number, messages)
 
     def send_half(self, number: int, message: Lease | EvaluationRequest, half: bytes) -> None:
         """Send a message with the half that it announces, on a connection (see `send`)."""
@@ -200,7 +200,7 @@ class ConnectionHandler:
                 await asyncio.sleep(0)
         return "the client left" if connection.conversation.state is State.LEFT else connection.why
 
-    def _queue(self, number: int, messages: Sequence[Message]) -> None:
+    def _enqueue(self, number: int, messages: Sequence[Message]) -> None:
         connection = self.by_number.get(number)
         if connection is None:
             return

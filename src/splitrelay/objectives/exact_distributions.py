@@ -55,30 +55,30 @@ class Law:
 
 def fedavg_point(clients: ScalarQuadratics, eta: Any, K: int, R: int, x0: float) -> Point:
     """Compute FedAvg with full participation after R rounds, for all settings at once."""
-    q, p, start = _visits(clients, eta, K, x0)
+    q, p, start = _compute_visits(clients, eta, K, x0)
     Q, P = q.mean(0), p.mean(0)
     with np.errstate(all="ignore"):
         fixed = np.where(P == 0, 0.0, P / (1 - Q))
-        error = np.abs(_affine(Q, P, R, start))
+        error = np.abs(_compute_end(Q, P, R, start))
         log10 = np.where(P == 0, R * np.log10(np.abs(Q)) + np.log10(np.abs(start)), np.log10(error))
-    return Point(Q, fixed, _or_infinity(error), log10)
+    return Point(Q, fixed, _replace_nonfinite(error), log10)
 
 
 def ssl_law(clients: ScalarQuadratics, eta: Any, K: int, R: int, x0: float) -> Law:
     """Compute SSL after R rounds over all orders, for all settings at once."""
-    q, p, start = _visits(clients, eta, K, x0)
+    q, p, start = _compute_visits(clients, eta, K, x0)
     if len(q) > MOST_CLIENTS:
         raise OutOfRange("the law over all orders", value=f"M = {len(q)}", limit=f"M <= {MOST_CLIENTS}")
-    b = np.stack([_offset(q, p, order) for order in permutations(range(len(q)))])
+    b = np.stack([_compute_offset(q, p, order) for order in permutations(range(len(q)))])
     q, middle = np.asarray(q.prod(0)), b.mean(0)
     with np.errstate(all="ignore"):
-        mean = _affine(q, middle, R, start)
+        mean = _compute_end(q, middle, R, start)
         deviation = np.sqrt(b.var(0) * geometric(q * q, R))
-        low, high = (mean + reach for reach in _reach(q, b - middle, R))
+        low, high = (mean + reach for reach in _compute_range(q, b - middle, R))
         rms, largest = np.hypot(mean, deviation), np.maximum(np.abs(low), np.abs(high))
-        absolute = _each(mean, q, b - middle, R, mean_absolute)
-        smallest = _each(mean, q, b - middle, R, smallest_absolute)
-    whole = (_or_infinity(value) for value in (mean, deviation, rms, absolute, smallest, largest))
+        absolute = _apply_to_each(mean, q, b - middle, R, mean_absolute)
+        smallest = _apply_to_each(mean, q, b - middle, R, smallest_absolute)
+    whole = (_replace_nonfinite(value) for value in (mean, deviation, rms, absolute, smallest, largest))
     return Law(q, *whole)
 
 
@@ -94,7 +94,7 @@ def mean_absolute(mean: float, terms: Array) -> float:
     When too many remain, their part is summed as a Fourier series, which is exact because the law is bounded:
     |z| = rho/2 - (4 rho/pi^2) sum_{k odd} cos(k pi z/rho)/k^2 for |z| <= rho.
     """
-    low, high = _tails(terms.min(1)), _tails(terms.max(1))
+    low, high = _sum_tails(terms.min(1)), _sum_tails(terms.max(1))
     centres, weight, total = np.array([mean]), 1.0, 0.0
     negligible = 1e-14 * (abs(mean) + high[0] - low[0])
     for j, row in enumerate(terms):
@@ -104,7 +104,7 @@ def mean_absolute(mean: float, terms: Array) -> float:
         if centres.size == 0 or high[j] - low[j] <= negligible:
             break
         if centres.size > BRANCHES and centres.size * row.size ** (len(terms) - j) > ATOMS:
-            return total + weight * _series(centres, terms[j:], max(high[j], -low[j]))
+            return total + weight * _sum_series(centres, terms[j:], max(high[j], -low[j]))
         centres, weight = np.add.outer(centres, row).ravel(), weight / row.size
     return total + weight * float(np.abs(centres).sum())
 
@@ -121,7 +121,7 @@ def smallest_absolute(mean: float, terms: Array) -> float:
     return abs(z)
 
 
-def _visits(clients: ScalarQuadratics, eta: Any, K: int, x0: float) -> tuple[Array, Array, Array]:
+def _compute_visits(clients: ScalarQuadratics, eta: Any, K: int, x0: float) -> tuple[Array, Array, Array]:
     """q_m and p_m of every client, of shape (M, settings), and z0."""
     eta, x_star = np.asarray(eta, dtype=float), np.asarray(clients.x_star, dtype=float)
     settings = np.broadcast_shapes(eta.shape, x_star.shape)
@@ -135,18 +135,18 @@ def _visits(clients: ScalarQuadratics, eta: Any, K: int, x0: float) -> tuple[Arr
     return q, p, np.asarray(x0 - x_star)
 
 
-def _offset(q: Array, p: Array, order: tuple[int, ...]) -> Array:
+def _compute_offset(q: Array, p: Array, order: tuple[int, ...]) -> Array:
     b: Array = np.zeros_like(p[0])
     for m in order:
         b = q[m] * b + p[m]
     return b
 
 
-def _affine(q: Array, b: Array, R: int, start: Array) -> Array:
+def _compute_end(q: Array, b: Array, R: int, start: Array) -> Array:
     return np.asarray(q**R * start + np.where(b == 0, 0.0, b * geometric(q, R)))
 
 
-def _reach(q: Array, b: Array, R: int) -> Iterator[Array]:
+def _compute_range(q: Array, b: Array, R: int) -> Iterator[Array]:
     """The least and the largest of sum_j q^j b_j; with q < 0 every other term takes the opposite end."""
     even, odd = geometric(q * q, (R + 1) // 2), q * geometric(q * q, R // 2)
     ends = b.min(0), b.max(0)
@@ -154,7 +154,7 @@ def _reach(q: Array, b: Array, R: int) -> Iterator[Array]:
         yield near * even + np.where(q < 0, far, near) * odd
 
 
-def _each(mean: Array, q: Array, b: Array, R: int, function: Any) -> Array:
+def _apply_to_each(mean: Array, q: Array, b: Array, R: int, function: Any) -> Array:
     values = np.empty_like(mean)
     for at in np.ndindex(mean.shape):
         terms = np.multiply.outer(q[at] ** np.arange(R), b[(slice(None), *at)])
@@ -164,19 +164,19 @@ def _each(mean: Array, q: Array, b: Array, R: int, function: Any) -> Array:
     return values
 
 
-def _tails(ends: Array) -> Array:
+def _sum_tails(ends: Array) -> Array:
     """The sums of all later entries, one more than there are entries."""
     return np.append(np.cumsum(ends[::-1])[::-1], 0.0)
 
 
-def _series(centres: Array, terms: Array, reach: float) -> float:
+def _sum_series(centres: Array, terms: Array, reach: float) -> float:
     """The sum over centres of E|centre + sum of terms|."""
     rho = float(np.abs(centres).max()) + reach
     total = len(centres) * rho / 2
     for first, end in pairwise(FREQUENCIES):
         k = 2 * np.arange(first, end) + 1.0
         t = np.asarray(np.pi / rho * k)
-        waves = _characteristic(t, terms)
+        waves = _compute_characteristic(t, terms)
         shifted = np.exp(1j * np.outer(t, centres)).sum(1) * waves
         total -= 4 * rho / np.pi**2 * float((shifted.real / k**2).sum())
         if np.abs(waves).max() < 1e-16:
@@ -184,7 +184,7 @@ def _series(centres: Array, terms: Array, reach: float) -> float:
     return total
 
 
-def _characteristic(t: Array, terms: Array) -> Any:
+def _compute_characteristic(t: Array, terms: Array) -> Any:
     """E exp(i t sum of terms); of terms too small to matter otherwise, the first four cumulants."""
     fine = t[-1] * np.abs(terms).max(1) < FINE
     second, third, fourth = ((terms[fine] ** power).mean(1) for power in (2, 3, 4))
@@ -197,5 +197,5 @@ def _characteristic(t: Array, terms: Array) -> Any:
     return rest
 
 
-def _or_infinity(value: Array) -> Array:
+def _replace_nonfinite(value: Array) -> Array:
     return np.where(np.isfinite(value), value, np.inf)

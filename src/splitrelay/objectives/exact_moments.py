@@ -56,8 +56,8 @@ class Moments:
 
 def ssl_round(problem: Quadratics, eta: Any, K: int, S: int | None = None) -> Round:
     """Return a round of SSL, averaged over all orders of S of M clients (default: all)."""
-    T, noise = _visits(problem, eta, K)
-    return Round(_over_orders(T, S), _over_orders(_with_noise(_kron(T, T), noise), S))
+    T, noise = _build_visits(problem, eta, K)
+    return Round(_average_over_orders(T, S), _average_over_orders(_add_noise(_multiply_kron(T, T), noise), S))
 
 
 def fedavg_round(problem: Quadratics, eta: Any, K: int, S: int | None = None, replacement: bool = False) -> Round:
@@ -65,11 +65,13 @@ def fedavg_round(problem: Quadratics, eta: Any, K: int, S: int | None = None, re
     M, S = problem.M, problem.M if S is None else S
     if not 1 <= S <= M:
         raise OutOfRange("the clients of a round", value=f"S = {S}", limit=f"1 <= S <= M = {M}")
-    T, noise = _visits(problem, eta, K)
+    T, noise = _build_visits(problem, eta, K)
     mean = T.mean(-3)
     apart = T - mean[..., None, :, :]
     v = 1 / S if replacement else (M - S) / (S * max(M - 1, 1))  # the lemma on simple random sampling, for T
-    return Round(mean, _with_noise(_kron(mean, mean) + v * _kron(apart, apart).mean(-3), noise.mean(-2) / S))
+    return Round(
+        mean, _add_noise(_multiply_kron(mean, mean) + v * _multiply_kron(apart, apart).mean(-3), noise.mean(-2) / S)
+    )
 
 
 def trajectory(problem: Quadratics, round_: Round, x0: Array, R: int, shrink: Any = 1.0) -> Moments:
@@ -77,22 +79,22 @@ def trajectory(problem: Quadratics, round_: Round, x0: Array, R: int, shrink: An
     d, H = problem.d, problem.H_bar
     shrink = np.asarray(shrink, dtype=float)
     shape = np.broadcast_shapes(round_.mean.shape[:-2], shrink.shape, np.shape(x0)[:-1])
-    u = np.broadcast_to(_with_one(np.asarray(x0, dtype=float) - problem.x_star), (*shape, d + 1))
+    u = np.broadcast_to(_append_one(np.asarray(x0, dtype=float) - problem.x_star), (*shape, d + 1))
     both = np.asarray(u[..., :, None] * u[..., None, :])
     cross, bar, rho = both[..., :d], both[..., :d, :d], np.ones(shape)
     seconds, bars = [both], [bar]
     for _ in range(R):
         rho = 1 + shrink * rho
         both = _apply(round_.second, both.reshape(*both.shape[:-2], -1)).reshape(both.shape)
-        cross, bar = _averaged((1 / rho)[..., None, None], both[..., :d], round_.mean @ cross, bar)
+        cross, bar = _update_average((1 / rho)[..., None, None], both[..., :d], round_.mean @ cross, bar)
         seconds.append(both)
         bars.append(bar)
     path = np.stack(seconds)
-    F, G2, r2 = (_quadratic(form, path) for form in (H, 2 * H @ H, 2 * np.eye(d)))
-    return Moments(F, G2, r2, _running_mean(F, shrink), _quadratic(H, np.stack(bars)))
+    F, G2, r2 = (_compute_quadratic(form, path) for form in (H, 2 * H @ H, 2 * np.eye(d)))
+    return Moments(F, G2, r2, _compute_running_mean(F, shrink), _compute_quadratic(H, np.stack(bars)))
 
 
-def _averaged(theta: Array, now: Array, moved: Array, bar: Array) -> tuple[Array, Array]:
+def _update_average(theta: Array, now: Array, moved: Array, bar: Array) -> tuple[Array, Array]:
     """E u xbar' and E xbar xbar' after xbar has moved by theta (x - xbar); `moved` is E u xbar' before."""
     d = bar.shape[-1]
     half = theta * (1 - theta) * moved[..., :d, :]
@@ -100,7 +102,7 @@ def _averaged(theta: Array, now: Array, moved: Array, bar: Array) -> tuple[Array
     return (1 - theta) * moved + theta * now, both
 
 
-def _running_mean(F: Array, shrink: Array) -> Array:
+def _compute_running_mean(F: Array, shrink: Array) -> Array:
     """sum_{s<=r} w_s F_s / W_r for every r, with weights that never overflow."""
     means, rho = [F[0]], np.ones(F.shape[1:])
     for now in F[1:]:
@@ -111,26 +113,26 @@ def _running_mean(F: Array, shrink: Array) -> Array:
 
 def ssl_drift(problem: Quadratics, x: Array, eta: Any, K: int) -> Array:
     """Return sum_m sum_{k<K} E ||x_m^(k) - x||^2 of a round of SSL from x, over all orders."""
-    step = _step_operators(problem, eta, x)
+    step = _build_step_operators(problem, eta, x)
     visit, along = np.linalg.matrix_power(step, K), _sum_of_powers(step, K)
     start = np.zeros((*step.shape[:-3], step.shape[-1]))
     start[..., -1] = 1
     after, total = {frozenset[int](): start}, np.zeros(step.shape[:-3])
     for size in range(problem.M):
         chance = 1 / (comb(problem.M, size) * (problem.M - size))  # of these clients before, and this one next
-        for before in _sets(problem.M, size):
+        for before in _list_sets(problem.M, size):
             for m in set(range(problem.M)) - before:
                 total = total + chance * _trace(_apply(along[..., m, :, :], after[before]))
         after |= {
-            now: _mean([_apply(visit[..., m, :, :], after[now - {m}]) for m in now])
-            for now in _sets(problem.M, size + 1)
+            now: _average([_apply(visit[..., m, :, :], after[now - {m}]) for m in now])
+            for now in _list_sets(problem.M, size + 1)
         }
     return total
 
 
 def fedavg_drift(problem: Quadratics, x: Array, eta: Any, K: int) -> Array:
     """Return (1/M) sum_m sum_{k<K} E ||x_m^(k) - x||^2 of a round of FedAvg from x."""
-    along = _sum_of_powers(_step_operators(problem, eta, x), K)
+    along = _sum_of_powers(_build_step_operators(problem, eta, x), K)
     return np.asarray(_trace(along[..., -1]).mean(-1))
 
 
@@ -146,11 +148,11 @@ def stationary(problem: Quadratics, round_: Round) -> tuple[Array, Array]:
     n = problem.d + 1
     gap = np.eye(n * n - 1) - round_.second[..., :-1, :-1]
     flat = np.asarray(np.linalg.solve(gap, round_.second[..., :-1, -1:])[..., 0], dtype=float)
-    both = _with_one(flat).reshape(*flat.shape[:-1], n, n)
-    return _quadratic(problem.H_bar, both), _quadratic(2 * np.eye(problem.d), both)
+    both = _append_one(flat).reshape(*flat.shape[:-1], n, n)
+    return _compute_quadratic(problem.H_bar, both), _compute_quadratic(2 * np.eye(problem.d), both)
 
 
-def _step_maps(problem: Quadratics, eta: Any, centre: Array) -> Array:
+def _build_step_maps(problem: Quadratics, eta: Any, centre: Array) -> Array:
     """T of one local step of every client, for u = [x - centre; 1]: shape (..., M, d+1, d+1)."""
     eta = np.asarray(eta, dtype=float)[..., None, None, None]
     gradients = np.einsum("mij,...j->...mi", problem.H, centre) + problem.V
@@ -159,34 +161,34 @@ def _step_maps(problem: Quadratics, eta: Any, centre: Array) -> Array:
     return np.asarray(np.eye(problem.d + 1) - eta * np.concatenate([slopes, lower], axis=-2))
 
 
-def _visits(problem: Quadratics, eta: Any, K: int) -> tuple[Array, Array]:
+def _build_visits(problem: Quadratics, eta: Any, K: int) -> tuple[Array, Array]:
     """T of every client's K local steps, and the flattened covariance of the noise they gather."""
-    step = _step_maps(problem, eta, problem.x_star)
-    gathered = _apply(_sum_of_powers(_kron(step, step), K), _step_noise(problem, eta))
+    step = _build_step_maps(problem, eta, problem.x_star)
+    gathered = _apply(_sum_of_powers(_multiply_kron(step, step), K), _build_step_noise(problem, eta))
     return np.linalg.matrix_power(step, K), gathered
 
 
-def _step_operators(problem: Quadratics, eta: Any, centre: Array) -> Array:
+def _build_step_operators(problem: Quadratics, eta: Any, centre: Array) -> Array:
     """O of one local step of every client, for u = [x - centre; 1]."""
-    step = _step_maps(problem, eta, centre)
-    return _with_noise(_kron(step, step), _step_noise(problem, eta))
+    step = _build_step_maps(problem, eta, centre)
+    return _add_noise(_multiply_kron(step, step), _build_step_noise(problem, eta))
 
 
-def _step_noise(problem: Quadratics, eta: Any) -> Array:
+def _build_step_noise(problem: Quadratics, eta: Any) -> Array:
     """eta^2 sigma2/d I, flattened: the same for every client, shape (..., 1, (d+1)^2)."""
     noise = np.zeros((problem.d + 1, problem.d + 1))
     noise[: problem.d, : problem.d] = np.eye(problem.d) * problem.sigma2 / problem.d
     return np.asarray(np.asarray(eta, dtype=float)[..., None, None] ** 2 * noise.ravel())
 
 
-def _with_noise(operator: Array, noise: Array) -> Array:
+def _add_noise(operator: Array, noise: Array) -> Array:
     """The last column acts on E 1^2 = 1, the last entry of E uu': what is added to it is added to every result."""
     noisy = operator.copy()
     noisy[..., -1] += noise
     return noisy
 
 
-def _over_orders(operators: Array, S: int | None = None) -> Array:
+def _average_over_orders(operators: Array, S: int | None = None) -> Array:
     """Return the mean over all orders pi of S clients of operators[pi_S] ... operators[pi_1].
 
     Sets of visited clients grow one by one; the last comer of a set is any of its members with equal chance.
@@ -196,15 +198,17 @@ def _over_orders(operators: Array, S: int | None = None) -> Array:
         raise OutOfRange("the mean over all orders", value=f"M = {M}", limit=f"M <= {MOST_CLIENTS}")
     after = {frozenset[int](): np.broadcast_to(np.eye(operators.shape[-1]), operators[..., 0, :, :].shape)}
     for size in range(1, (M if S is None else S) + 1):
-        after = {now: _mean([operators[..., m, :, :] @ after[now - {m}] for m in now]) for now in _sets(M, size)}
-    return _mean(list(after.values()))
+        after = {
+            now: _average([operators[..., m, :, :] @ after[now - {m}] for m in now]) for now in _list_sets(M, size)
+        }
+    return _average(list(after.values()))
 
 
-def _sets(M: int, size: int) -> list[frozenset[int]]:
+def _list_sets(M: int, size: int) -> list[frozenset[int]]:
     return [frozenset(chosen) for chosen in combinations(range(M), size)]
 
 
-def _mean(values: list[Array]) -> Array:
+def _average(values: list[Array]) -> Array:
     return np.asarray(reduce(np.add, values) / len(values))
 
 
@@ -217,7 +221,7 @@ def _sum_of_powers(operator: Array, K: int) -> Array:
     return total
 
 
-def _kron(left: Array, right: Array) -> Array:
+def _multiply_kron(left: Array, right: Array) -> Array:
     n = left.shape[-1]
     return np.asarray(np.einsum("...ij,...kl->...ikjl", left, right)).reshape(*left.shape[:-2], n * n, n * n)
 
@@ -226,11 +230,11 @@ def _apply(operator: Array, flat: Array) -> Array:
     return np.asarray((operator @ flat[..., None])[..., 0])
 
 
-def _with_one(z: Array) -> Array:
+def _append_one(z: Array) -> Array:
     return np.concatenate([z, np.ones((*z.shape[:-1], 1))], axis=-1)
 
 
-def _quadratic(H: Array, second: Array) -> Array:
+def _compute_quadratic(H: Array, second: Array) -> Array:
     """E z'Hz/2 from a second moment whose leading block is E zz'."""
     d = len(H)
     return np.asarray(np.einsum("ij,...ij->...", H, second[..., :d, :d]) / 2)

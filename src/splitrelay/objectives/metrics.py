@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -148,65 +149,41 @@ def softmax(outputs: Array) -> Array:
     return shares
 
 
-def _sklearn() -> Any:
+def _import_sklearn() -> Any:
     return import_optional("sklearn.metrics", "this metric")
 
 
-def _class_scores(outputs: Array) -> Array:
-    """Return the score of the second class of two, or the probabilities of all classes."""
-    return outputs[:, 1].astype(np.float64) - outputs[:, 0] if outputs.shape[1] == 2 else softmax(outputs)
+def _rank_classes(score: str, outputs: Array, y: Array) -> float:
+    """Return a score of scikit-learn for the second class of two, or the mean over all classes."""
+    classes = outputs.shape[1]
+    if classes == 2:
+        return _rank_labels(score, outputs[:, 1].astype(np.float64) - outputs[:, 0], y)
+    return _rank_labels(score, softmax(outputs), np.eye(classes, dtype=np.int64)[y])
 
 
-def _auroc(outputs: Array, y: Array) -> float:
-    if outputs.shape[1] == 2:
-        _check_both(y)
-        return float(_sklearn().roc_auc_score(y, _class_scores(outputs)))
-    return float(_auroc_labels(softmax(outputs), _one_hot(y, outputs.shape[1])))
+def _rank_labels(score: str, outputs: Array, y: Array) -> float:
+    """Return a score of scikit-learn for one label, or the mean over several."""
+    for column in y.reshape(len(y), -1).T:
+        if len(np.unique(column)) < 2:
+            raise ValueError("only one class is present in the test set")
+    return float(getattr(_import_sklearn(), score)(y, outputs, average="macro"))
 
 
-def _auroc_labels(outputs: Array, y: Array) -> float:
-    for column in y.T:
-        _check_both(column)
-    return float(_sklearn().roc_auc_score(y, outputs, average="macro"))
-
-
-def _auprc(outputs: Array, y: Array) -> float:
-    if outputs.shape[1] == 2:
-        _check_both(y)
-        return float(_sklearn().average_precision_score(y, _class_scores(outputs)))
-    return _auprc_labels(softmax(outputs), _one_hot(y, outputs.shape[1]))
-
-
-def _auprc_labels(outputs: Array, y: Array) -> float:
-    for column in y.T:
-        _check_both(column)
-    return float(_sklearn().average_precision_score(y, outputs, average="macro"))
-
-
-def _check_both(y: Array) -> None:
-    if len(np.unique(y)) < 2:
-        raise ValueError("only one class is present in the test set")
-
-
-def _one_hot(y: Array, classes: int) -> Array:
-    return np.eye(classes, dtype=np.int64)[y]
-
-
-def _f1(outputs: Array, y: Array) -> float:
+def _compute_f1(outputs: Array, y: Array) -> float:
     average = "binary" if outputs.shape[1] == 2 else "macro"
     labels = None if average == "binary" else list(range(outputs.shape[1]))
-    score = _sklearn().f1_score(y, outputs.argmax(1), average=average, labels=labels, zero_division=0)
+    score = _import_sklearn().f1_score(y, outputs.argmax(1), average=average, labels=labels, zero_division=0)
     return float(score)
 
 
-def _f1_labels(outputs: Array, y: Array) -> float:
-    return float(_sklearn().f1_score(y.astype(int), (outputs > 0).astype(int), average="macro", zero_division=0))
+def _compute_f1_of_labels(outputs: Array, y: Array) -> float:
+    return float(_import_sklearn().f1_score(y.astype(int), (outputs > 0).astype(int), average="macro", zero_division=0))
 
 
-def _r2(outputs: Array, y: Array) -> float:
+def _compute_r2(outputs: Array, y: Array) -> float:
     if len(y) < 2:
         raise ValueError("r2 needs two samples")
-    return float(_sklearn().r2_score(y, outputs.reshape(y.shape)))
+    return float(_import_sklearn().r2_score(y, outputs.reshape(y.shape)))
 
 
 def compute_token_losses(outputs: Array, y: Array) -> Array:
@@ -218,7 +195,7 @@ def compute_token_losses(outputs: Array, y: Array) -> Array:
     return losses
 
 
-def _perplexity(outputs: Array, y: Array) -> float:
+def _compute_perplexity(outputs: Array, y: Array) -> float:
     losses = compute_token_losses(outputs, y)
     mean = math.fsum(losses.tolist()) / max(len(losses), 1)
     return math.exp(mean) if mean < 700 else math.inf
@@ -227,16 +204,16 @@ def _perplexity(outputs: Array, y: Array) -> float:
 BUILTIN: dict[tuple[Target, str], Compute] = {
     ("classes", "accuracy"): lambda out, y: float((out.argmax(1) == y).mean()),
     ("classes", "top5"): lambda out, y: compute_top(out, y, 5),
-    ("classes", "auroc"): _auroc,
-    ("classes", "auprc"): _auprc,
-    ("classes", "f1"): _f1,
+    ("classes", "auroc"): partial(_rank_classes, "roc_auc_score"),
+    ("classes", "auprc"): partial(_rank_classes, "average_precision_score"),
+    ("classes", "f1"): _compute_f1,
     ("multi-label", "accuracy"): lambda out, y: float(((out > 0) == (y > 0)).all(axis=1).mean()),
-    ("multi-label", "auroc"): _auroc_labels,
-    ("multi-label", "auprc"): _auprc_labels,
-    ("multi-label", "f1"): _f1_labels,
+    ("multi-label", "auroc"): partial(_rank_labels, "roc_auc_score"),
+    ("multi-label", "auprc"): partial(_rank_labels, "average_precision_score"),
+    ("multi-label", "f1"): _compute_f1_of_labels,
     ("real", "mse"): lambda out, y: float(np.square(out.reshape(y.shape).astype(np.float64) - y).mean()),
     ("real", "mae"): lambda out, y: float(np.abs(out.reshape(y.shape).astype(np.float64) - y).mean()),
-    ("real", "r2"): _r2,
+    ("real", "r2"): _compute_r2,
     ("tokens", "accuracy"): lambda out, y: float((out.argmax(-1) == y)[y != NO_TOKEN].mean()),
-    ("tokens", "perplexity"): _perplexity,
+    ("tokens", "perplexity"): _compute_perplexity,
 }

@@ -82,8 +82,8 @@ class DeviceSamples:
     def __init__(
         self, samples: SampleSet, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> None:
-        self.arrays = tuple(_to_tensor(array, dtype, device) for array in samples.arrays)
-        self.y = _to_tensor(samples.y, dtype, device)
+        self.arrays = tuple(_convert_to_tensor(array, dtype, device) for array in samples.arrays)
+        self.y = _convert_to_tensor(samples.y, dtype, device)
         self.target: Target = samples.target
         self.has_several = isinstance(samples.x, tuple)
         self.inputs = samples.inputs
@@ -121,7 +121,7 @@ def to_device(
     return DeviceSamples(samples, dtype, device)
 
 
-def _to_tensor(array: npt.NDArray[Any], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
+def _convert_to_tensor(array: npt.NDArray[Any], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
     tensor = torch.asarray(array)
     return tensor.to(device, dtype) if tensor.is_floating_point() else tensor.to(device)
 

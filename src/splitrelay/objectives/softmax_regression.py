@@ -78,7 +78,7 @@ class Softmax:
         """Return the gradient of the mean loss over the rows xi with the l2 term, or the gradient of F_m without xi."""
         rows = self.holdings[m] if xi is None else xi
         a = self.features[rows]
-        apart = self._apart(a, self.labels[rows], x).reshape(len(a), -1)
+        apart = self._compute_errors(a, self.labels[rows], x).reshape(len(a), -1)
         return np.asarray((a.T @ apart).reshape(x.shape) / len(a) + self.mu * x)
 
     # What only we can do
@@ -86,22 +86,25 @@ class Softmax:
     def F(self, x: Array) -> Array:
         """Return the mean of the objectives of all clients at x, one number per setting."""
         return np.asarray(
-            np.tensordot(self.shares, self._losses(self.features, self.labels, x), axes=1) + self._penalty(x)
+            np.tensordot(self.shares, self._compute_losses(self.features, self.labels, x), axes=1)
+            + self._compute_penalty(x)
         )
 
     def F_m(self, m: int, x: Array) -> Array:
         """Return the objective of client m at x."""
         held = self.holdings[m]
-        return np.asarray(self._losses(self.features[held], self.labels[held], x).mean(axis=0) + self._penalty(x))
+        return np.asarray(
+            self._compute_losses(self.features[held], self.labels[held], x).mean(axis=0) + self._compute_penalty(x)
+        )
 
     def full_gradient(self, x: Array) -> Array:
         """Return the gradient of F at x."""
-        apart = self.shares.reshape(-1, *[1] * (x.ndim - 1)) * self._apart(self.features, self.labels, x)
+        apart = self.shares.reshape(-1, *[1] * (x.ndim - 1)) * self._compute_errors(self.features, self.labels, x)
         return np.asarray((self.features.T @ apart.reshape(len(apart), -1)).reshape(x.shape) + self.mu * x)
 
     def curvature(self, x: Array) -> Callable[[Array], Array]:
         """Return the function that multiplies a vector with the Hessian of F at x (for one setting)."""
-        p = _softmax(self.features @ x)
+        p = _apply_softmax(self.features @ x)
 
         def product(v: Array) -> Array:
             tilted = p * (self.features @ v)
@@ -142,7 +145,7 @@ class Softmax:
         found = []
         for held in self.holdings:
             a = self.features[held]
-            apart = self._apart(a, self.labels[held], x)
+            apart = self._compute_errors(a, self.labels[held], x)
             each = self.squares[held] @ (apart**2).sum(axis=1) / len(held)
             found.append(each - ((a.T @ apart / len(held)) ** 2).sum())
         return np.maximum(found, 0) / self.batch
@@ -159,26 +162,26 @@ class Softmax:
         """||a||^2 of each sample."""
         return np.asarray((self.features**2).sum(axis=1))
 
-    def _apart(self, a: Array, y: Positions, x: Array) -> Array:
+    def _compute_errors(self, a: Array, y: Positions, x: Array) -> Array:
         """Return softmax(a'x) - y of every row."""
-        p = _softmax(self._scores(a, x))
+        p = _apply_softmax(self._compute_scores(a, x))
         p[np.arange(len(p)), y] -= 1
         return p
 
-    def _losses(self, a: Array, y: Positions, x: Array) -> Array:
-        z = self._scores(a, x)
+    def _compute_losses(self, a: Array, y: Positions, x: Array) -> Array:
+        z = self._compute_scores(a, x)
         z -= z.max(axis=1, keepdims=True)
         true = z[np.arange(len(z)), y]
         return np.asarray(np.log(np.exp(z, out=z).sum(axis=1)) - true)
 
-    def _scores(self, a: Array, x: Array) -> Array:
+    def _compute_scores(self, a: Array, x: Array) -> Array:
         return np.asarray((a @ x.reshape(self.d, -1)).reshape(len(a), *x.shape[1:]))
 
-    def _penalty(self, x: Array) -> Array:
+    def _compute_penalty(self, x: Array) -> Array:
         return np.asarray(self.mu / 2 * (x**2).sum(axis=(0, 1)))
 
 
-def _softmax(z: Array) -> Array:
+def _apply_softmax(z: Array) -> Array:
     """Apply the softmax over the classes in place."""
     z -= z.max(axis=1, keepdims=True)
     np.exp(z, out=z)

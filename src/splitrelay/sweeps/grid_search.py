@@ -122,7 +122,7 @@ class Search:
 
     def points(self) -> Points:
         """Return every setting at every rate and tuning seed: the paper's first seed unless others are given."""
-        points = expand_points(self.file, self._values, self._varying)
+        points = expand_points(self.file, self._list_values, self._varying)
         for point in points.points:
             if self.tune == "validation" and not point.spec.data.validation:
                 hint = "Add validation=0.1: each client then keeps a tenth of its samples from training."
@@ -132,13 +132,13 @@ class Search:
     def list_points(self, settings: Settings, etas: Sequence[float]) -> list[Point]:
         """Return one setting at other rates."""
         fixed = {name: [text] for name, text in settings}
-        values = {**self._values, **fixed, "eta": [f"{eta:.6g}" for eta in etas]}
+        values = {**self._list_values, **fixed, "eta": [f"{eta:.6g}" for eta in etas]}
         return expand_points(self.file, values, self._varying).points
 
     @property
     def seeds(self) -> tuple[str, ...]:
         """Return the tuning seeds."""
-        return tuple(self._values["seed"])
+        return tuple(self._list_values["seed"])
 
     def list_report_points(self, chosen: dict[Settings, RateScore], seeds: Sequence[int]) -> list[Point]:
         """Return the chosen rate of every setting with seeds that did not choose it.
@@ -154,18 +154,23 @@ class Search:
         for settings, tried in chosen.items():
             if tried.score is not None:
                 fixed = {name: [text] for name, text in settings}
-                values = {**self._values, **fixed, "eta": [f"{tried.eta:.6g}"], "seed": [str(seed) for seed in seeds]}
+                values = {
+                    **self._list_values,
+                    **fixed,
+                    "eta": [f"{tried.eta:.6g}"],
+                    "seed": [str(seed) for seed in seeds],
+                }
                 points += expand_points(self.file, values, [*dict(settings), "eta", "seed"]).points
         return points
 
     @property
-    def _values(self) -> Values:
+    def _list_values(self) -> Values:
         paper = {"seed": [str(SEEDS[0])], "eta": [f"{eta:g}" for eta in DEFAULT_RATES]}
         return {**self.values, **{name: paper[name] for name in paper if name not in self.values}}
 
     @property
     def _varying(self) -> list[str]:
-        return [name for name, texts in self._values.items() if len(texts) > 1 or name == "eta"]
+        return [name for name, texts in self._list_values.items() if len(texts) > 1 or name == "eta"]
 
 
 def search_rates(plan: Plan, run: RunPoints, *, extend: bool = False, fine: bool = False) -> list[Choice]:
@@ -217,7 +222,7 @@ def build_results(choices: Sequence[Choice], tune: str) -> dict[str, Any]:
         "diverged seeds are the worst"
     )
     chosen = choose_settings(choices)
-    settings = [{**_plain(choice), "chosen": choice.settings in chosen} for choice in choices]
+    settings = [{**_build_setting(choice), "chosen": choice.settings in chosen} for choice in choices]
     return {"tune": tune, "rule": rule, "settings": settings}
 
 
@@ -225,20 +230,22 @@ def write_results(choices: Sequence[Choice], tune: str, folder: Path) -> None:
     """Write grid.json, and grid.csv with a row for every rate and seed."""
     write_text(folder / "grid.json", json.dumps(build_results(choices, tune), indent=2) + "\n")
     text = io.StringIO()
-    table = csv.DictWriter(text, list(dict.fromkeys(key for row in _rows(choices) for key in row)), lineterminator="\n")
+    table = csv.DictWriter(
+        text, list(dict.fromkeys(key for row in _list_rows(choices) for key in row)), lineterminator="\n"
+    )
     table.writeheader()
-    table.writerows(_rows(choices))
+    table.writerows(_list_rows(choices))
     write_text(folder / "grid.csv", text.getvalue())
 
 
-def _rows(choices: Sequence[Choice]) -> Iterator[dict[str, Any]]:
+def _list_rows(choices: Sequence[Choice]) -> Iterator[dict[str, Any]]:
     for choice in choices:
         for tried in choice.rates:
             found = {"eta": tried.eta, "score": tried.score, "best": tried is choice.best, "run": " ".join(tried.runs)}
             yield {**dict(choice.settings), **found}
 
 
-def _plain(choice: Choice) -> dict[str, Any]:
+def _build_setting(choice: Choice) -> dict[str, Any]:
     rates = [
         {"eta": tried.eta, "score": tried.score, "scores": list(tried.scores), "diverged": tried.diverged,
          "runs": list(tried.runs)}
@@ -269,12 +276,16 @@ def _build_choices(plan: Plan, sweep: SweepStatus) -> list[Choice]:
         settings = tuple(setting for setting in entry.settings.items() if setting[0] not in ("eta", "seed"))
         groups.setdefault(settings, {}).setdefault(float(entry.settings["eta"]), []).append(entry)
     return [
-        Choice(settings, _merge_rates([_score(plan, sweep, settings, eta, of) for eta, of in rates.items()], ()))
+        Choice(
+            settings, _merge_rates([_compute_score(plan, sweep, settings, eta, of) for eta, of in rates.items()], ())
+        )
         for settings, rates in groups.items()
     ]
 
 
-def _score(plan: Plan, sweep: SweepStatus, settings: Settings, eta: float, entries: list[PointStatus]) -> RateScore:
+def _compute_score(
+    plan: Plan, sweep: SweepStatus, settings: Settings, eta: float, entries: list[PointStatus]
+) -> RateScore:
     """Return the accuracies of one rate. Each entry is a tuning seed."""
     done = [entry for entry in entries if entry.state == "done"]
     rows = [RunDirectory(sweep.folder / entry.name).read_rows() for entry in done]
