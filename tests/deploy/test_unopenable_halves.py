@@ -222,10 +222,10 @@ def test_a_fed_server_that_claims_not_to_open_a_good_half_is_named_and_no_client
 ) -> None:
     stage = make_fed_deployment(tmp_path, "M=3", "C=9", "algorithm=fedavg", policy=Policy("skip", retries=1))
 
-    def opened(averaging: FedServer, *_: Any) -> Any:
+    def unseal(averaging: FedServer, *_: Any) -> Any:
         raise TamperedHalf("I cannot open this")
 
-    monkeypatch.setattr(FedServer, "_opened", opened)
+    monkeypatch.setattr(FedServer, "_unseal", unseal)
     with pytest.raises(WorkError) as found:
         play_fed(stage)
     assert "the fed server" in found.value.what and not stage.events("strike")
