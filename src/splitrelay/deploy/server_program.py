@@ -156,9 +156,9 @@ class ServerProgram:
         folder = self.directory.path / "relay"
         self.journal = open_journal(self.directory)
         self.client_sizes = ClientSizesFile(folder / "clients.json")
-        self.quarantine = Quarantine(self.config.policy, self.journal.note, self.warn, folder)
+        self.quarantine = Quarantine(self.config.policy, self._note, self.warn, folder)
         self.quarantine.check_lifts(time.monotonic())
-        self.stalls = StallReporter(self.journal.note, self.warn, self.config.policy.stalled_after)
+        self.stalls = StallReporter(self._note, self.warn, self.config.policy.stalled_after)
         self.has_begun = self.directory.spec.exists()  # then the clients and their numbers of samples are fixed
         if self.has_begun:
             self.client_sizes.check_absent(self.config.without)
@@ -360,6 +360,10 @@ class ServerProgram:
         if not self.has_begun:
             self.client_sizes.write({**self.sizes, **dict.fromkeys(self.config.without, 0)}, self.records)
         self.has_begun = True
+
+    def _note(self, event: str, **facts: Any) -> None:
+        """Record an event. `journal.note` is read at each call, so that it can be replaced while the server runs."""
+        self.journal.note(event, **facts)
 
     def list_waits(self, now: float) -> list[Wait]:
         """List what the run waits for, before the first round and later."""
