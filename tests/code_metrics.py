@@ -1,6 +1,7 @@
 """Print how big src/ is and how its functions are named: `python tests/code_metrics.py [FOLDER] [--list KIND]`.
 
-The numbers are a report. No test enforces them. KIND is participles, no-verb or single-use, and prints those names.
+The numbers are a report. No test enforces them. KIND is participles, no-verb or single-use, and prints those names
+with the lengths of the functions.
 
 How it counts:
 
@@ -185,7 +186,7 @@ def main(arguments: list[str]) -> int:
     }
     if given.kind is not None:
         for each in kinds[given.kind]:
-            print(f"{each.where}: {each.name}")
+            print(f"{each.where}: {each.name} ({each.lines} lines)")
         return 0
     participles, verbs = len(kinds["participles"]), len(functions) - len(kinds["no-verb"])
     rows = {

@@ -205,12 +205,12 @@ def format_names(values: Array) -> npt.NDArray[np.str_]:
         numbers, which = np.unique(values, return_inverse=True)
         texts = ["" if np.isnan(v) else str(int(v)) if v == int(v) else repr(float(v)) for v in numbers.tolist()]
         return np.array(texts or [""], dtype=np.str_)[which.reshape(-1)] if len(values) else np.array([], np.str_)
-    return np.array([_format_name(value) for value in values.tolist()], dtype=np.str_)
+    return np.array(["" if is_missing_value(value) else str(value).strip() for value in values.tolist()], dtype=np.str_)
 
 
-def _format_name(value: Any) -> str:
-    is_missing = value is None or value != value or type(value).__name__ in ("NAType", "NaTType")
-    return "" if is_missing else str(value).strip()
+def is_missing_value(value: Any) -> bool:
+    """Return whether a value is None, NaN, or a missing value of pandas."""
+    return value is None or value != value or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _format_labels(y: Array, of: str) -> npt.NDArray[np.str_]:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from splitrelay.atomic_files import replace_atomically
 from splitrelay.data.image_files import open_parquet, open_text
-from splitrelay.data.samples import Array, check_finite, format_names, sort_names, to_array
+from splitrelay.data.samples import Array, check_finite, format_names, is_missing_value, sort_names, to_array
 from splitrelay.errors import InputError, UnknownName
 
 Missing = Literal["refuse", "mean", "median", "drop"]
@@ -342,14 +342,10 @@ def _read_column(column: Any) -> Array:
     if values.dtype.kind in "fiub":
         return values.astype(np.float64)
     if values.dtype.kind == "O":
-        filled = [math.nan if _is_none(value) else value for value in values.tolist()]
+        filled = [math.nan if is_missing_value(value) else value for value in values.tolist()]
         if all(isinstance(value, int | float) for value in filled):  # bool is an int, too
             return np.array(filled, dtype=np.float64)
     return _remove_missing_names(format_names(values))
-
-
-def _is_none(value: Any) -> bool:
-    return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
 def _parse_numbers(column: Array) -> npt.NDArray[np.float64] | None:
