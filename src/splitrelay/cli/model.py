@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from splitrelay.models.summary import CutRow, LayerRow, Summary
 
 
-def _input(name: str, text: str) -> TensorType:
+def _parse_input(name: str, text: str) -> TensorType:
     sides, colon, dtype = text.lower().partition(":")
     try:
         shape = tuple(int(side) for side in sides.split("x"))
@@ -31,7 +31,11 @@ def _input(name: str, text: str) -> TensorType:
 
 
 KEYS = (
-    Key("shape", _input, "of one sample: 1x28x28, 16:int64, or 16:int64,16:bool for two inputs (default: of its data)"),
+    Key(
+        "shape",
+        _parse_input,
+        "of one sample: 1x28x28, 16:int64, or 16:int64,16:bool for two inputs (default: of its data)",
+    ),
     Key("classes", count, "number of classes (default 10)", many=False),
     Key("batch", count, "samples per step (default 20)", many=False),
 )
@@ -74,9 +78,9 @@ def model(name: str | None, settings: Sequence[str], shape: str) -> None:
             shape,
         )
         return
-    emit(_layer_table(name, summary.layers, summary), None, shape)
+    emit(_build_layer_table(name, summary.layers, summary), None, shape)
     say("")
-    emit(_cut_table(summary.cuts, summary.layers, batch, picture=shape == "table"), None, shape)
+    emit(_build_cut_table(summary.cuts, summary.layers, batch, picture=shape == "table"), None, shape)
 
 
 def _get_inputs(name: str, given: dict[str, list[TensorType]]) -> tuple[TensorType, ...]:
@@ -88,7 +92,7 @@ def _summarize(summary: Summary) -> tuple[int, str, int]:
     return summary.parameters, f"{share:.2%}", summary.flops
 
 
-def _layer_table(name: str, layers: Sequence[LayerRow], summary: Summary) -> Table:
+def _build_layer_table(name: str, layers: Sequence[LayerRow], summary: Summary) -> Table:
     rows: list[tuple[object, ...]] = [
         (row.index, row.name, row.kind, "x".join(map(str, row.shape)), row.parameters, row.flops) for row in layers
     ]
@@ -107,7 +111,7 @@ def _layer_table(name: str, layers: Sequence[LayerRow], summary: Summary) -> Tab
     return Table(tuple(columns), rows, title)
 
 
-def _cut_table(cuts: Sequence[CutRow], layers: Sequence[LayerRow], batch: int, picture: bool) -> Table:
+def _build_cut_table(cuts: Sequence[CutRow], layers: Sequence[LayerRow], batch: int, picture: bool) -> Table:
     """Build the table of cuts with bars for the bytes of a step, and mark the default cut."""
     widest = max((cut.step_bytes for cut in cuts), default=1)
     rows = []

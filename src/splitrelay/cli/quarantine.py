@@ -45,12 +45,12 @@ def quarantine(run: Path, lift: Sequence[int], shape: str) -> None:
         request_lift(folder, m)
         note(f"client {m} will be released.")
     lifted = set(read_lifts(folder))
-    rows = [_row(m, one, m in lifted) for m, one in sorted(clients.items())]
+    rows = [_build_row(m, one, m in lifted) for m, one in sorted(clients.items())]
     title = f"{run}: {sum(one.is_confined for one in clients.values())} clients in quarantine"
     emit(Table(COLUMNS, [tuple(row.values()) for row in rows], title), {"clients": rows}, shape)
 
 
-def _row(m: int, conduct: Conduct, is_lifted: bool) -> dict[str, Any]:
+def _build_row(m: int, conduct: Conduct, is_lifted: bool) -> dict[str, Any]:
     """Return one client as JSON gives it, in the order of the columns."""
     now, confined = time.time(), conduct.is_confined
     state = "no" if not confined else "is being released" if is_lifted else "yes"

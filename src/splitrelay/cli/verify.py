@@ -54,11 +54,11 @@ def verify(run: Path, start: int | None, rounds: int | None, keys: Path | None, 
             else:
                 seen = f"{step['test_accuracy']:.2%}" if has_accuracy(step) else f"test loss {step['test_loss']:.4f}"
                 note(f"round {step['round']}: {seen}")
-    verdict, holds = _verdict(found)
+    verdict, holds = _find_verdict(found)
     if holds and not recorded.finished:
         far = f"round {recorded.rows[-1]['round']} of {recorded.spec.R}"
         verdict = f"{verdict.rstrip('.')}, as far as the record goes: {far}."
-    answers = [*_answers(found), *_deployed_answers(deployed, found)]
+    answers = [*_list_answers(found), *_list_deployed_answers(deployed, found)]
     emit(
         Table(("question", "answer"), answers), {**asdict(found), **deployed, "verdict": verdict, "holds": holds}, shape
     )
@@ -88,20 +88,20 @@ def compare(one: Path, other: Path, shape: str, **how: Any) -> None:
         return
     runs = run_at(one), run_at(other)
     found = compared(*runs)
-    ends: list[tuple[Any, ...]] = [("round", *(_last(run, "round") for run in runs))]
+    ends: list[tuple[Any, ...]] = [("round", *(_format_last(run, "round") for run in runs))]
     if any(run.has_diverged for run in runs):
         ends.append(("ended", *("diverged" if run.has_diverged else None for run in runs)))
     rounds = describe_final_rounds(run.rows[-1]["round"] for run in runs if not run.has_diverged)
     ends += [(f"accuracy, {rounds}", *(run.accuracy for run in runs))]
-    ends += [("last evaluation", *(_last(run, "test_accuracy") for run in runs))]
-    ends += [(name, *(_last(run, name) for run in runs)) for name in ("test_loss", "bytes_up")]
+    ends += [("last evaluation", *(_format_last(run, "test_accuracy") for run in runs))]
+    ends += [(name, *(_format_last(run, name) for run in runs)) for name in ("test_loss", "bytes_up")]
     if any("skipped" in row for run in runs for row in run.rows):
         ends.append(("skipped visits", *(sum(row.get("skipped", 0) for row in run.rows) for run in runs)))
     keys = [(name, *values) for name, values in {**found.specs, **found.environments}.items()]
     table = Table(("", str(one), str(other)), [*keys, *ends])
     emit(table, {**asdict(found), "equal": found.equal}, shape)
     if shape == "table":
-        for question, answer in _answers(found):
+        for question, answer in _list_answers(found):
             say(f"{question}: {answer}")
 
 
@@ -131,7 +131,7 @@ def _check_deployed(recorded: Run, keys: Path | None) -> dict[str, Any]:
     return {"skipped": len(load_skips(recorded.path, recorded.rows)), "data": asdict(data)}
 
 
-def _deployed_answers(deployed: dict[str, Any], found: Comparison) -> list[tuple[str, str]]:
+def _list_deployed_answers(deployed: dict[str, Any], found: Comparison) -> list[tuple[str, str]]:
     answers = []
     if "skipped" in deployed:
         answers.append(("skipped visits, left out here too", str(deployed["skipped"])))
@@ -145,7 +145,7 @@ def _deployed_answers(deployed: dict[str, Any], found: Comparison) -> list[tuple
     return answers
 
 
-def _answers(found: Comparison) -> list[tuple[str, str]]:
+def _list_answers(found: Comparison) -> list[tuple[str, str]]:
     difference = found.difference
     where = "none"
     if difference:
@@ -160,7 +160,7 @@ def _answers(found: Comparison) -> list[tuple[str, str]]:
     ]
 
 
-def _verdict(found: Comparison) -> tuple[str, bool]:
+def _find_verdict(found: Comparison) -> tuple[str, bool]:
     from splitrelay.runs.compare import NEAR, find_changed_sources, is_same_machine
 
     changed = find_changed_sources(found)
@@ -175,6 +175,6 @@ def _verdict(found: Comparison) -> tuple[str, bool]:
     return f"{'near' if near else 'NOT near'} (gap {found.gap:.2%}); bits are not promised here: {what}", near
 
 
-def _last(run: Run, name: str) -> Any:
+def _format_last(run: Run, name: str) -> Any:
     rows: list[Row] = run.rows
     return cell(rows[-1].get(name)) if rows else None

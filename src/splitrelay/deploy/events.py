@@ -117,14 +117,14 @@ class EventLog:
         """Keep the file under its other name, and begin a new one with the events that are read back."""
         with replace_atomically(self.path, private=True) as temporary:
             with self.path.open("rb") as old, temporary.open("wb") as new:
-                new.writelines(line for line in old if _event_of(line) not in LIMITED)
+                new.writelines(line for line in old if _read_event(line) not in LIMITED)
             self._base = temporary.stat().st_size
             older = self.path.with_name(OLDER)
             older.unlink(missing_ok=True)
             os.link(self.path, older)
 
 
-def _event_of(line: bytes) -> str | None:
+def _read_event(line: bytes) -> str | None:
     try:
         event = parse_json(line)["event"]
     except (ValueError, KeyError, TypeError):

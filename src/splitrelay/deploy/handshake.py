@@ -105,7 +105,7 @@ def check_code(spec: Spec, terms: Terms) -> None:
     offered, own = read_code(terms.spec), compute_code(spec)
     different = sorted(name for name in offered.keys() | own.keys() if offered.get(name) != own.get(name))
     if different:
-        value, limit = (_short({name: side.get(name, "none")[:12] for name in different}) for side in (own, offered))
+        value, limit = (_shorten({name: side.get(name, "none")[:12] for name in different}) for side in (own, offered))
         hint = "Nothing was sent. Get the server's file, read it, and name it with --code."
         what = "this host does not have the code that the server's spec names"
         raise InputError(what, value=value, limit=limit, hint=hint)
@@ -204,20 +204,20 @@ def check_agreed(agreed: AgreedSpec, offered: Spec, terms: Terms) -> None:
     theirs, ours = dict(offered.flatten()), dict(mine.flatten())
     if agreed.terms is not None:
         names = _list_fixed(terms) if not agreed.terms.get("samples") else (*FIXED, "samples")
-        theirs |= {name: _plain(getattr(terms, name)) for name in names}
-        ours |= {name: _plain(agreed.terms.get(name, "")) for name in names}
+        theirs |= {name: _simplify_value(getattr(terms, name)) for name in names}
+        ours |= {name: _simplify_value(agreed.terms.get(name, "")) for name in names}
     different = [name for name in ours if ours[name] != theirs[name]]
     if different:
-        value, limit = (", ".join(f"{name}={_short(side[name])}" for name in different) for side in (theirs, ours))
+        value, limit = (", ".join(f"{name}={_shorten(side[name])}" for name in different) for side in (theirs, ours))
         hint = "Nothing was sent. Ask the operator of the server which of the two is right."
         raise InputError("the server's spec is not the one in --spec", value=value, limit=limit, hint=hint)
 
 
-def _plain(value: Any) -> Any:
+def _simplify_value(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

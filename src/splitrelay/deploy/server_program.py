@@ -447,7 +447,7 @@ class ServerProgram:
             look=SLICE,
         )
 
-        def agreed(hello: Hello, accept: Accept) -> str | None:
+        def check_accept(hello: Hello, accept: Accept) -> str | None:
             different = find_disagreement(terms, accept, trains=hello.client < EVALUATOR_NUMBER)
             if different is not None:
                 return different
@@ -468,8 +468,8 @@ class ServerProgram:
 
         half, config = compute_half_size(self.spec, shape), self.config
         return ServerContext(
-            terms, bounds, half, self.spec.partition.M, config.admit.join, agreed, config.has_evaluator, config.fed,
-            config.limits, config.timeouts,
+            terms, bounds, half, self.spec.partition.M, config.admit.join, check_accept,
+            config.has_evaluator, config.fed, config.limits, config.timeouts,
         )  # fmt: skip
 
 
