@@ -67,6 +67,7 @@ PROGRAMS = (
     Row(
         r"(rehearse) (algorithm=\w+ placement=cut --fed-server --out) DIR", r"\1 M=2 C=5 K=1 R=1 \2 fed", "12 programs"
     ),
+    Row(r"(rehearse) M=3 C=4 K=4 R=4 (--out DIR)", r"\1 \2", "one rehearsal without faults is enough"),
     Row(r"(rehearse) (--out \w+)$", r"\1 first.toml \2", "the starter spec has the default of every key"),
     Row(
         r"(rehearse first.toml)( R=3)?( route=\S+)?( --out)",

@@ -233,6 +233,8 @@ class PageRunner:
             self.ours(where, run, 0)
         elif run.startswith("python examples/"):
             run_example(ROOT / "examples" / shlex.split(run)[1].removeprefix("examples/"))
+        elif run.startswith("python -c "):
+            run_code(where, shlex.split(run)[2])
         else:
             run_in_shell(where, run)
 
@@ -267,6 +269,14 @@ def run_example(path: Path) -> str:
     with redirect_stdout(printed), patch.object(sys, "argv", [str(path), *arguments]):  # not the arguments of pytest
         runpy.run_path(str(path), run_name="__main__")
     return printed.getvalue()
+
+
+def run_code(where: str, code: str) -> None:
+    """Run the code of `python -c` in this process, which has already imported most of what it needs."""
+    try:
+        exec(compile(code, where, "exec"), {"__name__": "__main__"})
+    except SystemExit as leaving:
+        assert not leaving.code, f"{where}\n{leaving}"
 
 
 def environment() -> dict[str, str]:
