@@ -61,12 +61,18 @@ def test_whole_is_cut_at_every_layer(name: str) -> None:
         assert torch.equal(SplitEngine(net, 5, cut).run(visit(net, EVERYTHING, K=6)).x, whole), f"cut {cut}"
 
 
-@pytest.mark.parametrize("cut", ["pool1", "conv3_1", "pool3", "pool5", "fc1", "dropout1", "relu2"])
-def test_whole_is_cut_on_vgg11(cut: str) -> None:
+@pytest.fixture(scope="module")
+def on_vgg11() -> tuple[Network, Visit, torch.Tensor]:
+    """A network, a visit, and the result of the whole model."""
     net = network("vgg11")
-    assert torch.equal(
-        SplitEngine(net, 5, cut).run(visit(net, EVERYTHING, 2)).x, WholeEngine(net, 5).run(visit(net, EVERYTHING, 2)).x
-    )
+    given = visit(net, EVERYTHING, 2)
+    return net, given, WholeEngine(net, 5).run(given).x
+
+
+@pytest.mark.parametrize("cut", ["pool1", "conv3_1", "pool3", "pool5", "fc1", "dropout1", "relu2"])
+def test_whole_is_cut_on_vgg11(cut: str, on_vgg11: tuple[Network, Visit, torch.Tensor]) -> None:
+    net, given, expected = on_vgg11
+    assert torch.equal(SplitEngine(net, 5, cut).run(given).x, expected)
 
 
 def test_whole_is_cut_in_double_precision() -> None:
