@@ -36,6 +36,7 @@ def main(folder: Path, theme: str = "light", width: int = 1000, most: int = HEIG
         make_sample_runs(results)
         browser = tool.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
         context = browser.new_context(color_scheme=theme, viewport={"width": width, "height": 800})
+        context.set_default_timeout(180_000)
         page = context.new_page()
         written = []
         with deploy(Path(place)) as source, serve(PageSource(results, *source)) as server:

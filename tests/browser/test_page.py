@@ -11,7 +11,7 @@ import pytest
 from splitrelay.web import server as web_server
 from splitrelay.web.server import StreamLimits
 from splitrelay.web.source import PageSource
-from splitrelay.web.static_page import write_static_page
+from splitrelay.web.static_page import build_static_page
 from tests.browser.conftest import Opener, fetch_npm
 from tests.browser.sample_runs import make_sample_runs
 from tests.support.command_line import invoke
@@ -180,7 +180,8 @@ def test_hostile_names_are_shown_as_text(tmp_path: Path, serve: Any, open_page: 
         wait_for(page, "name => document.querySelector('h1')?.textContent === name", arg=name)
         wait_quiet(page)
     assert page.eval_on_selector_all("main script, main img, main b", "nodes => nodes.length") == 0
-    static = write_static_page(PageSource(tmp_path), tmp_path / "page.html")
+    static = tmp_path / "page.html"
+    static.write_text(build_static_page(PageSource(tmp_path)))
     page = open_page(static.as_uri())
     wait_quiet(page)
     assert page.eval_on_selector_all("main script, main img, main b", "nodes => nodes.length") == 0
@@ -231,7 +232,9 @@ def test_everything_can_be_reached_with_the_keyboard(folder: Path, serve: Any, o
 def test_the_static_file_shows_runs_and_says_what_needs_the_server(
     folder: Path, tmp_path: Path, open_page: Opener
 ) -> None:
-    page = open_page(write_static_page(PageSource(folder), tmp_path / "page.html").as_uri())
+    static = tmp_path / "page.html"
+    static.write_text(build_static_page(PageSource(folder)))
+    page = open_page(static.as_uri())
     page.wait_for_selector("#curves canvas")
     wait_quiet(page)
     assert page.inner_text("#comparison").count("\n") > 3

@@ -18,8 +18,7 @@ from splitrelay.network.server import NetworkServer
 from splitrelay.network.server_connection import ServerContext
 from splitrelay.network.status_rpc import NoAnswer, status_handler
 from splitrelay.security.authority import open_authority
-from splitrelay.web.federation import get_status
-from splitrelay.web.source import PageSource
+from splitrelay.web.source import PageSource, get_status
 from tests.support.bare_server import BOUNDS, TERMS, wait_until
 from tests.support.command_line import run_programs
 from tests.support.deployment import LocalDeployment, small_spec, watch_events

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from splitrelay.atomic_files import write_text
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import note, say, stopping
 from splitrelay.cli.deploy_options import keys_options, warn_insecure
@@ -35,11 +36,12 @@ def page(
     server of a deployed run, which is asked for its status as an observer, with the keys in --keys. The page is served
     on 127.0.0.1 only, under an address with a secret token, until Ctrl-C. It never contacts other hosts.
     """
-    from splitrelay.web.static_page import write_static_page
-
     source = build_source(places, keys, insecure)
     if out is not None:
-        say(f"page: {write_static_page(source, out)}")
+        from splitrelay.web.static_page import build_static_page
+
+        write_text(out, build_static_page(source))
+        say(f"page: {out}")
         return
     warn_insecure(insecure)
     serve_page(source, port, is_opened)
@@ -47,7 +49,7 @@ def page(
 
 def build_source(places: Sequence[str], keys: Path | None, insecure: bool) -> PageSource:
     """Return what the arguments name: a folder, an address, or both."""
-    from splitrelay.runs.records import has_runs
+    from splitrelay.runs.records import check_folder
     from splitrelay.web.source import PageSource
 
     addresses = [place for place in places if ADDRESS.fullmatch(place) and not Path(place).exists()]
@@ -55,9 +57,8 @@ def build_source(places: Sequence[str], keys: Path | None, insecure: bool) -> Pa
     if len(addresses) > 1 or len(folders) > 1:
         raise InputError("a page shows one folder and one server", value=" ".join(places))
     folder = Path(folders[0]) if folders else None
-    if folder is not None and not folder.is_dir() and not has_runs(folder):
-        what = f"{folder} is not a folder of runs" if folder.exists() else f"there is no folder {folder}"
-        raise InputError(what, hint="splitrelay demo makes one.")
+    if folder is not None:
+        check_folder(folder)
     if not addresses and keys is not None:
         raise InputError("--keys has no effect without the address of a server", hint="Give HOST:PORT.")
     return PageSource(folder, addresses[0] if addresses else None, keys, insecure)

@@ -7,7 +7,8 @@ distance. Papers since Zhao et al. (2018) print the L1 distance, twice as much, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,3 +72,16 @@ def compute_spread(values: NDArray[np.int64] | Floats) -> Spread:
     low, high = values.min(), values.max()
     five = (low, np.median(values), values.mean(), high, values.std() if low < high else 0.0)
     return Spread(*(float(value) for value in five))
+
+
+def describe_partition(partition: Partition, measures: Heterogeneity) -> dict[str, Any]:
+    """Return counts and measures as JSON data."""
+    return {
+        "kind": partition.kind,
+        "settings": dict(partition.settings),
+        "M": partition.M,
+        "N": partition.N,
+        "classes": partition.classes,
+        "measures": asdict(measures),
+        "counts": partition.counts,
+    }

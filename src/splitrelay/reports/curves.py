@@ -27,7 +27,7 @@ from splitrelay.reports.labels import get_data_label
 from splitrelay.reports.line_plots import Drawing, Line, LineStyle, Panel, colours, grid, styles
 from splitrelay.reports.seed_groups import Group, describe_seeds, group_runs
 from splitrelay.reports.style import LABEL, LOOK, open_figure, save_figure
-from splitrelay.reports.summary import Curve, build_curve, find_last_round
+from splitrelay.reports.summary import Curve, build_curve, compute_axis, find_last_round
 from splitrelay.reports.table_layout import (
     AUTO,
     Choice,
@@ -142,18 +142,9 @@ def _build_line(
     choice: Choice, choices: Sequence[Choice], line_styles: dict[str, LineStyle], smooth: int, by_bytes: bool
 ) -> Line:
     seen, label = compute_accuracy_line(choice.best, smooth), get_label(choice, choices)
-    x = seen.rounds.astype(np.float64)
-    if by_bytes:
-        x = _megabytes(choice.best, seen.rounds)
+    x = compute_axis(choice.best, "bytes" if by_bytes else "round")
+    x = x[np.isin(build_curve(choice.best).rounds, seen.rounds)]
     return Line(label, line_styles[label], x, seen.mean, seen.deviation)
-
-
-def _megabytes(
-    group: Group, rounds: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    up, down = build_curve(group, "bytes_up"), build_curve(group, "bytes_down")
-    both = (up.mean + down.mean) / 1e6
-    return np.asarray(both[np.isin(up.rounds, rounds)])
 
 
 def get_label(choice: Choice, choices: Sequence[Choice]) -> str:

@@ -36,14 +36,19 @@ class Series:
 def thin_points(points: Sequence[Point], most: int = MOST) -> list[Point]:
     """Return fewer points with the same picture: the lowest and highest of each interval, the first and the last."""
     finite = [point for point in points if math.isfinite(point[1])]
-    if len(finite) <= most:
-        return finite
-    stretch = -(-len(finite) // max(most // 2 - 1, 1))
-    kept = {0, len(finite) - 1}
-    for start in range(0, len(finite), stretch):
-        inside = range(start, min(start + stretch, len(finite)))
-        kept |= {min(inside, key=lambda j: finite[j][1]), max(inside, key=lambda j: finite[j][1])}
-    return [finite[j] for j in sorted(kept)]
+    return [finite[j] for j in select_points(np.array([y for _, y in finite]), most)]
+
+
+def select_points(y: NDArray[np.float64], most: int = MOST) -> NDArray[np.int64]:
+    """Return the positions of the values that are drawn: all, or the lowest and highest of each interval."""
+    n = len(y)
+    if n <= most:
+        return np.arange(n)
+    width = -(-n // max(most // 2 - 1, 1))
+    starts = np.arange(0, n, width)
+    blocks = np.pad(y, (0, len(starts) * width - n), constant_values=np.nan).reshape(-1, width)
+    lowest, highest = (np.where(np.isnan(blocks), worst, blocks) for worst in (np.inf, -np.inf))
+    return np.unique([0, *(starts + lowest.argmin(1)), *(starts + highest.argmax(1)), n - 1])
 
 
 def draw_line_chart(series: Sequence[Series], across: str, upright: str, top: float | None = None) -> str:

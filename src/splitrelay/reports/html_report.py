@@ -45,12 +45,12 @@ from splitrelay.reports.labels import (
     get_setting_label,
 )
 from splitrelay.reports.runs_table import build_runs_table
-from splitrelay.reports.seed_groups import Group, is_complete
+from splitrelay.reports.seed_groups import Group, find_state, is_complete
 from splitrelay.reports.summary import summarise_group
 from splitrelay.reports.table_layout import Place, column_key, get_column, get_place, place_key
 from splitrelay.runs.client_records import CLIENTS, PREFIX, ClientRecord, read_clients
 from splitrelay.runs.records import Run, has_runs, is_run, run_at, runs_under
-from splitrelay.runs.run_directory import RunDirectory, describe_final_rounds, list_metrics
+from splitrelay.runs.run_directory import RunDirectory, describe_final_rounds, format_resume_command, list_metrics
 from splitrelay.runs.spec import Spec
 from splitrelay.structured_text import parse_json
 from splitrelay.table import format_cell
@@ -281,24 +281,29 @@ def _build_environment(directory: Path) -> str:
 
 
 def _build_commands(run: Run) -> str:
-    spec, place = shlex.quote(str(run.path / "spec.toml")), shlex.quote(str(run.path))
-    going = (
-        "Continue the run:"
-        if not is_complete(run)
-        else "Run it again (a finished run is not repeated; a larger R extends it):"
-    )
     data = f"--model {shlex.quote(run.spec.model.name)} --data {shlex.quote(run.spec.data.name)}"
+    place, state = shlex.quote(str(run.path)), find_state(run)
     return section(
         "Commands",
-        command(f"splitrelay {_get_program(run.path)} {spec} --out {place}", going),
-        command(f"splitrelay verify {place}", "Repeat it elsewhere and compare to the bit:"),
+        *(command(text, why) for why, text in list_commands(run, "stopped" if state == "running" else state)),
         command(f"splitrelay evaluate {place} {data}", "Evaluate its final model:"),
         command(f"splitrelay report {place}", "Make this page again:"),
     )
 
 
-def _get_program(directory: Path) -> str:
-    return "serve --keys KEYS" if (directory / CLIENTS).exists() else "run"
+def list_commands(run: Run, state: str) -> list[tuple[str, str]]:
+    """Return the commands for a run in this state, each with its purpose, the most useful one first."""
+    place, spec = shlex.quote(str(run.path)), shlex.quote(str(run.path / "spec.toml"))
+    rate, slower = f"eta={run.spec.optimiser.eta / 3:.2g}", shlex.quote(f"{run.path}-smaller-rate")
+    again = shlex.quote(f"{run.path}-again")
+    first = {
+        "finished": ("Repeat it elsewhere and compare it bit by bit:", f"splitrelay verify {place}"),
+        "diverged": ("A smaller learning rate may help:", f"splitrelay run {spec} {rate} --out {slower}"),
+        "running": ("It is running. To follow it in a terminal:", f"splitrelay show {place}"),
+    }
+    resume = ("It has stopped before its last round. Continue it:", format_resume_command(run.path))
+    repeat = ("Run the same settings again in a new folder:", f"splitrelay run {spec} --out {again}")
+    return [first.get(state, resume), repeat]
 
 
 def _get_columns(run: Run) -> list[str]:

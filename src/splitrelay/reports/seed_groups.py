@@ -13,7 +13,9 @@ from splitrelay.atomic_files import write_text
 from splitrelay.data.datasets import SETS
 from splitrelay.errors import InputError
 from splitrelay.reports.labels import describe_setting, format_value_label, get_key_label
+from splitrelay.runs.packed_records import has_record
 from splitrelay.runs.records import Run
+from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.sources import read_sources
 from splitrelay.runs.spec import SEEDS, Spec
 from splitrelay.runs.user_parts import list_code
@@ -55,11 +57,30 @@ def is_complete(run: Run) -> bool:
     return bool(run.rows) and run.rows[-1]["round"] >= run.spec.R
 
 
+def find_state(run: Run) -> str:
+    """Return finished, diverged, running or stopped."""
+    directory = RunDirectory(run.path)
+    if is_complete(run):
+        return "finished"
+    if has_record(directory.diverged):
+        return "diverged"
+    return "running" if directory.is_locked() else "stopped"
+
+
 def find_differing_keys(specs: Iterable[Spec], leaving: Collection[str] = ()) -> list[str]:
     """The dotted keys in which these specs are not all the same, in the spec's order."""
     flats = [spec.flatten() for spec in specs]
     names = flats[0] if flats else {}
     return [name for name in names if name not in leaving and any(flat[name] != flats[0][name] for flat in flats)]
+
+
+def find_label_keys(specs: Iterable[Spec]) -> list[str]:
+    """Return the keys that a label of a setting needs beside its algorithm: those that do not follow from it."""
+    by_algorithm: dict[str, list[Spec]] = {}
+    for spec in (together := list(specs)):
+        by_algorithm.setdefault(spec.algorithm, []).append(spec)
+    found = {key for same in by_algorithm.values() for key in find_differing_keys(same, (*REPEATS, "algorithm"))}
+    return [key for key in find_differing_keys(together) if key in found]
 
 
 def describe_keys(spec: Spec, keys: Iterable[str]) -> str:
@@ -79,6 +100,14 @@ def group_runs(runs: Sequence[Run]) -> tuple[list[Group], list[str]]:
     once = [sorted(found.values(), key=lambda run: _describe_place(run.spec.seed)) for found in by_setting.values()]
     groups = [Group(tuple(_choose_complete(found))) for found in once]
     return groups, _describe_left_out(runs, seen, [run for found in once for run in found], groups)
+
+
+def group_all_runs(runs: Sequence[Run]) -> list[Group]:
+    """Return the groups of all runs with rows. A run that does not count in a table is a group of its own."""
+    seen = [run for run in runs if run.rows]
+    groups = group_runs(seen)[0] if seen else []
+    counted = {run.path for group in groups for run in group.runs}
+    return groups + [Group((run,)) for run in seen if run.path not in counted]
 
 
 def _choose_complete(runs: list[Run]) -> list[Run]:

@@ -91,6 +91,26 @@ def build_curve(group: Group, field: str = "test_accuracy") -> Curve:
     return Curve(np.array(rounds, dtype=np.int64), np.array(values, dtype=np.float64))
 
 
+def compute_axis(group: Group, axis: str) -> Floats:
+    """Return the mean over seeds of the rounds, the MB between clients and server ("bytes"), or the seconds so far."""
+    if axis == "bytes":
+        return (build_curve(group, "bytes_up").mean + build_curve(group, "bytes_down").mean) / 1e6
+    return build_curve(group, "seconds").mean if axis == "seconds" else build_curve(group).rounds.astype(np.float64)
+
+
+def get_metric_unit(name: str) -> tuple[str, float]:
+    """Return the unit in which a field of the rows is shown, and its factor."""
+    if name.endswith("accuracy"):
+        return "%", 100.0
+    return ("MB", 1e-6) if "bytes" in name else ("", 1.0)
+
+
+def describe_metric(name: str) -> str:
+    """Return the name of a field of the rows for people, with its unit."""
+    unit, _ = get_metric_unit(name)
+    return name.replace("_", " ") + f" ({unit})" * bool(unit)
+
+
 def select_tail(seen: Curve, last: int = LAST) -> Curve:
     """Return the evaluations of the last rounds, as `select_final_rows` does for one run."""
     end = int(seen.rounds[-1]) if len(seen.rounds) else 0

@@ -115,13 +115,31 @@ def runs_under(folder: Path) -> list[Run]:
     Raises:
         InputError: There are no runs.
     """
-    if not folder.is_dir() and not has_runs(folder):
-        what = f"{folder} is a file, not a folder of runs" if folder.exists() else f"there is no folder {folder}"
-        raise InputError(what, hint="splitrelay run and sweep keep theirs in results/.")
+    check_folder(folder)
     found = [run_at(path) for path in sorted(set(find_run_directories(folder)))]
     if not found:
         raise InputError(f"there are no runs in {folder}", hint="splitrelay run and sweep keep theirs in results/.")
     return found
+
+
+def check_folder(folder: Path) -> None:
+    """Raise InputError if a path is neither a folder nor an archive with runs. The folder may have none yet."""
+    if not folder.is_dir() and not has_runs(folder):
+        what = f"{folder} is a file, not a folder of runs" if folder.exists() else f"there is no folder {folder}"
+        raise InputError(what, hint="splitrelay run and sweep keep theirs in results/.")
+
+
+def read_runs(folder: Path) -> tuple[dict[Path, Run], dict[Path, InputError]]:
+    """Read all runs in a folder by path, and return the error of each one that cannot be read."""
+    runs, errors = dict[Path, Run](), dict[Path, InputError]()
+    for path in sorted(set(find_run_directories(folder))):
+        try:
+            run = run_at(path)
+            run.rows  # noqa: B018 - read here, so that a damaged file is found here
+            runs[path] = run
+        except InputError as error:
+            errors[path] = error
+    return runs, errors
 
 
 def find_run_directories(folder: Path) -> Iterator[Path]:

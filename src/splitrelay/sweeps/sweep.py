@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Generator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from heapq import heapify, heapreplace
 from pathlib import Path
@@ -223,6 +223,15 @@ def find_sweeps(folder: Path) -> list[Path]:
     """Return the folder itself if it has a sweep, else the sweeps one or two folders below."""
     here, inner, deeper = (folder.glob(f"{way}sweep*.json") for way in ("", "*/", "*/*/"))
     return sorted({file.parent for file in here} or {file.parent for file in (*inner, *deeper)})
+
+
+def find_failures(folder: Path) -> dict[Path, str]:
+    """Return why the failed points of the sweeps in a folder failed, by the path of their run."""
+    found: dict[Path, str] = {}
+    for sweep in find_sweeps(folder):
+        with suppress(InputError):  # a damaged sweep.json does not hide the others
+            found |= {sweep / entry.name: entry.why for entry in load_status(sweep).select("failed")}
+    return found
 
 
 def _read_status(folder: Path, file: Path) -> SweepStatus:

@@ -8,7 +8,7 @@
 
 from splitrelay.theory.averaging_weights import Weights, thetas, weights
 from splitrelay.theory.bounds import applicability, bound, last_iterate
-from splitrelay.theory.comparison import compare, useful_local_steps
+from splitrelay.theory.comparison import Crossing, compare, find_crossings, useful_local_steps
 from splitrelay.theory.errata import ERRATA, Erratum, erratum
 from splitrelay.theory.lemmas import Lemma, lemmas
 from splitrelay.theory.problem import MEANING, Problem
@@ -43,6 +43,7 @@ __all__ = [
     "Bound",
     "Comparison",
     "Condition",
+    "Crossing",
     "Erratum",
     "Labels",
     "Lemma",
@@ -58,6 +59,7 @@ __all__ = [
     "bound",
     "compare",
     "erratum",
+    "find_crossings",
     "last_iterate",
     "lemmas",
     "rate",

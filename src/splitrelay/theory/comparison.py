@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from math import floor
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,7 @@ from splitrelay.theory.results import (
     map_chunks,
     unwrap_values,
 )
-from splitrelay.theory.stepsizes import choose_step
+from splitrelay.theory.stepsizes import choose_step, stepsize
 from splitrelay.theory.theorem_constants import (
     SC,
     STATEMENTS,
@@ -225,6 +227,46 @@ def _compute_useful_K(case: Case, problem: Problem, sides: Mapping[str, Side], c
         limit = useful_local_steps(name, case, problem, eta_tilde=unwrap_values(step), constants=constants)
         useful[f"{name}, at its step"] = unwrap_values(np.where(bound.applicable, limit, np.nan))
     return useful
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A number of rounds from which on the other algorithm has the smaller bound."""
+
+    R: float
+    smaller: str
+
+
+def find_crossings(
+    algorithms: tuple[Algorithm, Algorithm], case: Case, problem: Problem, rounds: Array
+) -> tuple[list[Array], list[Crossing]]:
+    """Return the bounds of two algorithms, each at its best step, over some numbers of rounds, and where they cross.
+
+    A crossing is found exactly, to one round, if it is between two of `rounds` and no second one is there too.
+
+    >>> problem = Problem(L=2, mu=1, sigma2=1, zeta2=4, M=10, K=5, D2=1)
+    >>> find_crossings(("ssl", "fedavg"), "strongly-convex", problem, np.array([1.0, 10, 100]))[1]
+    [Crossing(R=4.0, smaller='ssl')]
+    """
+
+    def compute_totals(R: Values) -> list[Array]:
+        steps = (stepsize(name, case, problem.with_rounds(R), outside="mask") for name in algorithms)
+        return [np.asarray(step.bound.total) for step in steps]
+
+    def find_smaller(R: float) -> str:
+        return algorithms[int(np.argmin(compute_totals(R)))]
+
+    totals = compute_totals(rounds)
+    sign = np.sign(totals[0] - totals[1])
+    crossings = []
+    for j in np.flatnonzero(sign[:-1] * sign[1:] < 0):  # a NaN outside the validity of a bound is no crossing
+        low, high = float(rounds[j]), float(rounds[j + 1])
+        smaller = find_smaller(high)
+        while high - low > 1:
+            middle = float(floor((low + high) / 2))
+            low, high = (low, middle) if find_smaller(middle) == smaller else (middle, high)
+        crossings.append(Crossing(high, smaller))
+    return totals, crossings
 
 
 def useful_local_steps(

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from splitrelay.errors import InputError, UnknownName
-from splitrelay.runs.records import Run, has_runs, is_run, run_at, runs_under
+from splitrelay.runs.records import Run, check_folder, has_runs, is_run, run_at, runs_under
 from splitrelay.tracking.base import ENDED, Source, Tracker, TrackerRun
 from splitrelay.tracking.mlflow_tracker import MlflowTracker
 from splitrelay.tracking.tensorboard_tracker import TensorBoardTracker
@@ -58,9 +58,7 @@ class Tracking:
     """
 
     def __init__(self, path: Path, trackers: Sequence[Tracker]) -> None:
-        if not path.is_dir() and not has_runs(path):
-            what = f"{path} is a file, not a folder of runs" if path.exists() else f"there is no folder {path}"
-            raise InputError(what, hint="splitrelay run and sweep keep theirs in results/.")
+        check_folder(path)
         self.path, self.trackers = path, trackers
         self.open = dict[tuple[str, str], TrackerRun]()
 

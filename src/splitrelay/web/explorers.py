@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
@@ -15,8 +13,9 @@ from splitrelay.data.datasets import SETS
 from splitrelay.data.partition import Labels
 from splitrelay.data.partition_schemes import draw_partition, list_settings
 from splitrelay.errors import InputError, OutOfRange, SplitrelayError, UnknownName
-from splitrelay.theory import Bound, Problem, bound, stepsize
-from splitrelay.web.run_details import describe_partition
+from splitrelay.runs.spec import load_spec
+from splitrelay.theory import Bound, Problem, bound, find_crossings, stepsize
+from splitrelay.web.run_details import measure_partition
 from splitrelay.web.run_list import Query
 from splitrelay.web.source import PageSource
 
@@ -47,7 +46,7 @@ def get_bounds(source: PageSource, query: Query) -> dict[str, Any]:
         problem = problem.with_all_clients()
     names = ("ssl-swor", "fedavg-swor") if is_partial else ("ssl", "fedavg")
     sides = {name.partition("-")[0]: _describe_side(name, case, problem, eta) for name in names}
-    crossing = _find_crossing(names, case, problem)
+    crossing = _describe_rounds(names, case, problem)
     return {"case": case, "algorithms": names, "sides": sides, "crossing": crossing}
 
 
@@ -84,41 +83,16 @@ def _describe_bound(found: Bound) -> dict[str, Any]:
     return {**{name: getattr(found, name) for name in names}, "conditions": conditions}
 
 
-def _find_crossing(names: Sequence[Any], case: Any, problem: Problem) -> dict[str, Any]:
-    """Return the best bound of both algorithms over R, and the R at which the smaller one changes."""
-    R = float(np.asarray(problem.R)) if problem.R is not None else math.nan
-    if math.isnan(R):
-        return {"R": [], "totals": {}, "at": []}
-    low, high = max(1.0, R / 1000), min(MOST_ROUNDS, 1000 * R)
-    rounds = np.unique(np.round(np.geomspace(low, high, ROUNDS)))
-
-    def compute_totals(R: Any) -> list[Any]:
-        steps = (stepsize(name, case, problem.with_rounds(R), outside="mask") for name in names)
-        return [np.asarray(step.bound.total) for step in steps]
-
+def _describe_rounds(names: Any, case: Any, problem: Problem) -> dict[str, Any]:
+    """Return the best bound of both algorithms over R, and the R from which on the other one is smaller."""
+    R = 1.0 if problem.R is None else float(np.asarray(problem.R))
+    rounds = np.unique(np.round(np.geomspace(max(1.0, R / 1000), min(MOST_ROUNDS, 1000 * R), ROUNDS)))
     try:
-        totals = compute_totals(rounds)
+        totals, crossings = find_crossings(names, case, problem, rounds)
     except SplitrelayError as error:
         return {"R": [], "totals": {}, "at": [], "error": str(error)}
-    sign = np.sign(totals[0] - totals[1])
-    at = [
-        _bisect(compute_totals, rounds[j], rounds[j + 1])
-        for j in range(len(rounds) - 1)
-        if np.isfinite(sign[j : j + 2]).all() and sign[j] * sign[j + 1] < 0
-    ]
+    at = [{"R": one.R, "smaller": one.smaller.partition("-")[0]} for one in crossings]
     return {"R": rounds, "totals": dict(zip(("ssl", "fedavg"), totals, strict=True)), "at": at}
-
-
-def _bisect(compute_totals: Any, low: float, high: float) -> dict[str, Any]:
-    """Return the first whole R at which the smaller bound is the other one, and the algorithm that is smaller then."""
-    before = float(np.subtract(*compute_totals(low)))
-    while high - low > 1:
-        middle = math.floor((low + high) / 2)
-        if float(np.subtract(*compute_totals(middle))) * before > 0:
-            low = middle
-        else:
-            high = middle
-    return {"R": high, "smaller": "fedavg" if before < 0 else "ssl"}
 
 
 def get_partition(source: PageSource, query: Query) -> dict[str, Any]:
@@ -127,19 +101,16 @@ def get_partition(source: PageSource, query: Query) -> dict[str, Any]:
     The query has data, kind, M, C, alpha, form, shards and seed. Keys that the scheme does not have are ignored.
     """
     data, kind = query.get("data", "digits"), query.get("kind", "exdir")
-    known: Mapping[str, Any] = {"M": int, "C": int, "alpha": float, "form": str, "shards": int, "seed": int}
-    settings: dict[str, Any] = {}
-    for name in list_settings(kind):
-        if name in known and query.get(name):
-            number = query[name] if known[name] is str else read_number(query, name)
-            settings[name] = int(number) if known[name] is int and number == int(number) else number
+    given = {name: query[name] for name in list_settings(kind) if query.get(name)}
+    words = [f"{'partition.seed' if name == 'seed' else name}={text}" for name, text in given.items()]
+    part = load_spec(None, [f"partition={kind}", *words]).partition
+    settings = {name: getattr(part, name) for name in given}
     if settings.get("M", 0) > MAX_CLIENTS:
         hint = "The command splitrelay partition draws larger ones."
         raise OutOfRange(
             "too many clients for the explorer", value=settings["M"], limit=f"M <= {MAX_CLIENTS}", hint=hint
         )
-    drawn = describe_partition(draw_partition(kind, load_labels(data), **settings))
-    return {**drawn, "data": data, "kind": kind, "settings": settings}
+    return measure_partition(draw_partition(kind, load_labels(data), **settings))
 
 
 @lru_cache(4)

@@ -1,13 +1,13 @@
-"""The view Run: state and commands, accuracy of each class, forgetting, partition, settings and environment."""
+"""The view Run: state and commands, classes, forgetting, partition, settings, environment, visits, and costs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from splitrelay.data.heterogeneity import measure_heterogeneity
+from splitrelay.data.heterogeneity import describe_partition, measure_heterogeneity
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_io import load_partition
 from splitrelay.errors import InputError, SplitrelayError
@@ -20,10 +20,11 @@ from splitrelay.runs.packed_records import has_record
 from splitrelay.runs.records import Run
 from splitrelay.runs.run_directory import LAST
 from splitrelay.runs.sources import read_environment
-from splitrelay.web.run_list import Query, describe_run, find_failures
+from splitrelay.web.run_list import Query, describe_run
 from splitrelay.web.source import PageSource
 
 COLUMNS = 200  # rounds in the picture of the classes; more are thinned
+WINDOW = 60  # rounds in the timeline of visits
 
 
 def get_run(source: PageSource, query: Query) -> dict[str, Any]:
@@ -31,15 +32,13 @@ def get_run(source: PageSource, query: Query) -> dict[str, Any]:
     reading, number = source.read(), query.get("id", "")
     run = reading.get_run(number)
     return {
-        **describe_run(reading, number, [], find_failures(source.folder)),
-        "path": str(run.path),
+        **describe_run(reading, number, []),
         "title": describe_setting(run.spec),
         "specs": list_settings(run.spec),
         "classes": _attempt(lambda: describe_classes(run)),
         "places": _attempt(lambda: describe_places(run)),
         "partition": _attempt(lambda: describe_saved_partition(run.path)),
         "environment": _attempt(lambda: {name: str(value) for name, value in read_environment(run.path).items()}),
-        "end": {name: value for name, value in (run.rows[-1] if run.rows else {}).items() if name != "skipped_visits"},
     }
 
 
@@ -73,20 +72,34 @@ def describe_saved_partition(directory: Path) -> dict[str, Any]:
     """Return the partition in a run directory."""
     file = directory / "partition.npz"
     if file.exists():
-        return describe_partition(load_partition(file))
+        return measure_partition(load_partition(file))
     if has_record(directory / CLIENTS):
         raise InputError("the server of a deployed run does not know the partition", hint="See the clients below.")
     hint = "Published records have none; the explorer of partitions draws it again."
     raise InputError("there is no partition.npz in this run", hint=hint)
 
 
-def describe_partition(partition: Partition) -> dict[str, Any]:
-    """Return the counts and the measures of a partition."""
-    return {
-        "title": partition.title,
-        "M": partition.M,
-        "N": partition.N,
-        "classes": [str(label) for label in partition.classes.tolist()],
-        "counts": partition.counts.tolist(),
-        "measures": asdict(measure_heterogeneity(partition)),
-    }
+def measure_partition(partition: Partition) -> dict[str, Any]:
+    """Return the title, the counts and the measures of a partition."""
+    return {"title": partition.title, **describe_partition(partition, measure_heterogeneity(partition))}
+
+
+def get_visits(source: PageSource, query: Query) -> dict[str, Any]:
+    """Return the timeline of a run, from round `first` on, and the cost of each client."""
+    history = import_module("splitrelay.deploy.visit_history")  # it needs torch, which takes seconds to import
+    run = source.read().get_run(query.get("id", ""))
+    done = run.rows[-1]["round"] if run.rows else 0
+    asked = query.get("first", "")
+    first = min(int(asked) if asked.isdecimal() else max(done - WINDOW, 0), max(done - 1, 0))
+    order = history.get_order(run)
+    found = {"skipped": history.find_skipped(run), "retried": history.find_retried(run)}
+    counts = {state: len(visits) for state, visits in found.items()}
+    notes = [
+        {"round": r, "client": m, "state": state, "why": why}
+        for state, visits in found.items()
+        for (r, m, _), why in sorted(visits.items())
+    ]
+    rounds = history.build_timeline(run, order, first, min(first + WINDOW, done))
+    clients, known = history.describe_clients(run, order)
+    about = {"first": first, "window": WINDOW, "total": done, "rounds": rounds, "notes": notes}
+    return {**about, **counts, "clients": clients, "clients_note": known}

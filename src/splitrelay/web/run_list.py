@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import base64
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from splitrelay.errors import InputError, SplitrelayError, UnknownName
+from splitrelay.reports.html_page import select_points
+from splitrelay.reports.html_report import list_commands
 from splitrelay.reports.labels import (
     describe_setting,
     format_value_label,
@@ -22,15 +22,19 @@ from splitrelay.reports.labels import (
     get_partition_label,
     get_run_label,
 )
-from splitrelay.reports.seed_groups import Group, describe_keys, is_complete
+from splitrelay.reports.seed_groups import Group, describe_keys
 from splitrelay.reports.statistics import ALPHA, MARGIN, judge_differences
-from splitrelay.reports.summary import build_curve, compare_seeds, summarise_group
-from splitrelay.runs.packed_records import has_record, read_record
-from splitrelay.runs.records import Run
-from splitrelay.runs.run_directory import LAST, RunDirectory, format_resume_command
-from splitrelay.sweeps.sweep import find_sweeps, load_status
+from splitrelay.reports.summary import (
+    build_curve,
+    compare_seeds,
+    compute_axis,
+    describe_metric,
+    get_metric_unit,
+    summarise_group,
+)
+from splitrelay.runs.run_directory import LAST
 from splitrelay.table import is_missing
-from splitrelay.web.source import PageSource, Reading, get_lines
+from splitrelay.web.source import PageSource, Reading
 
 Query = Mapping[str, str]
 Floats = NDArray[np.float64]
@@ -39,18 +43,11 @@ AXES = {"round": "training rounds", "bytes": "MB between clients and server", "f
 HIDDEN = ("round", "test_per_class", "skipped_visits")  # fields of a row that are not metrics
 START = 12  # lines that are drawn at first
 POINTS = 2000  # of one line; a longer one keeps the lowest and highest point of each interval
-NEXT_STEPS = {
-    "finished": "Repeat it and compare it bit by bit:",
-    "diverged": "A smaller learning rate may help:",
-    "running": "It is running. To follow it in a terminal:",
-    "stopped": "It has stopped before its last round. Continue it:",
-}
 
 
 def list_runs(source: PageSource, query: Query) -> dict[str, Any]:
     """Return every run with its state, its settings that differ, and the metrics of all rows."""
     reading = source.read()
-    failures = find_failures(source.folder)
     keys = [key for key in reading.differing_keys if key != "seed"]
     ends = [run.rows[-1] for run in reading.runs.values() if run.rows]
     names = dict.fromkeys(name for end in ends for name, value in end.items() if not is_missing(value))
@@ -58,9 +55,8 @@ def list_runs(source: PageSource, query: Query) -> dict[str, Any]:
         "folder": None if source.folder is None else str(source.folder),
         "keys": [get_key_label(key) for key in keys],
         "columns": [get_key_label(key) for key in reading.label_keys],
-        "metrics": [{"name": name, "label": get_metric_label(name)} for name in names if name not in HIDDEN],
-        "axes": AXES,
-        "runs": [describe_run(reading, number, keys, failures) for number in reading.names],
+        "metrics": [{"name": name, "label": describe_metric(name)} for name in names if name not in HIDDEN],
+        "runs": [describe_run(reading, number, keys) for number in reading.names],
         "lines": {number: describe_line(group, reading.label_keys) for number, group in reading.lines.items()},
         "first": choose_first_lines(reading),
         "last": LAST,
@@ -73,9 +69,7 @@ def choose_first_lines(reading: Reading, most: int = START) -> list[str]:
     return (several or list(reading.lines))[:most]
 
 
-def describe_run(
-    reading: Reading, number: str, keys: Sequence[str], failures: Mapping[Path, str] | None = None
-) -> dict[str, Any]:
+def describe_run(reading: Reading, number: str, keys: Sequence[str]) -> dict[str, Any]:
     """Return one entry of the list."""
     name = reading.names[number]
     if number in reading.damaged:
@@ -83,7 +77,7 @@ def describe_run(
         return {"id": number, "name": name, "state": "damaged", "why": why, "rows": 0, "settings": {}, "line": None}
     run = reading.runs[number]
     flat, end = run.spec.flatten(), run.rows[-1] if run.rows else {}
-    state, why = find_state(run, failures or {})
+    state, why = reading.describe_state(run)
     seen = summarise_group(Group((run,))) if run.rows else None
     return {
         "id": number,
@@ -104,55 +98,14 @@ def describe_run(
         "bytes": end.get("bytes_up", 0) + end.get("bytes_down", 0),
         "seconds": end.get("seconds", 0.0),
         "line": reading.line_of.get(number),
-        "commands": list_commands(run, state),
+        "commands": [{"why": why, "text": text} for why, text in list_commands(run, state)],
     }
 
 
 def describe_line(group: Group, keys: Sequence[str]) -> dict[str, Any]:
     """Return the label and the seeds of a line."""
     own = f"{get_run_label(group.spec)}, {describe_keys(group.spec, keys)}" if keys else describe_setting(group.spec)
-    return {"label": own, "seeds": list(group.seeds), "algorithm": group.spec.algorithm}
-
-
-def find_state(run: Run, failures: Mapping[Path, str]) -> tuple[str, str]:
-    """Return finished, diverged, failed, running or stopped, and the reason if there is one."""
-    directory = RunDirectory(run.path)
-    if is_complete(run):
-        return "finished", ""
-    if has_record(directory.diverged):
-        return "diverged", read_record(directory.diverged).decode("utf-8", "replace").strip()
-    if directory.is_locked():
-        return "running", ""
-    if run.path in failures:
-        return "failed", failures[run.path]
-    return "stopped", ""
-
-
-def find_failures(folder: Path | None) -> dict[Path, str]:
-    """Return why the failed points of sweeps in the folder failed, by the path of their run."""
-    found: dict[Path, str] = {}
-    for sweep in [] if folder is None or not folder.is_dir() else find_sweeps(folder):
-        try:
-            found |= {sweep / entry.name: entry.why for entry in load_status(sweep).select("failed")}
-        except SplitrelayError:
-            continue  # a damaged sweep.json does not hide the runs
-    return found
-
-
-def list_commands(run: Run, state: str) -> list[dict[str, str]]:
-    """Return the commands that continue, verify or repeat a run, the most useful one first."""
-    place = shlex.quote(str(run.path))
-    resume = format_resume_command(run.path)
-    spec = shlex.quote(str(run.path / "spec.toml"))
-    repeat = f"splitrelay run {spec} --out {shlex.quote(f'{run.path}-again')}"
-    commands = {
-        "finished": f"splitrelay verify {place}",
-        "diverged": f"splitrelay run {spec} eta={run.spec.optimiser.eta / 3:.2g} "
-        f"--out {shlex.quote(f'{run.path}-smaller-rate')}",
-        "running": f"splitrelay show {place}",
-    }
-    first = {"why": NEXT_STEPS.get(state, "Continue it:"), "text": commands.get(state, resume)}
-    return [first, {"why": "Run the same settings again in a new folder:", "text": repeat}]
+    return {"label": own, "seeds": list(group.seeds)}
 
 
 def get_curves(source: PageSource, query: Query) -> dict[str, Any]:
@@ -165,9 +118,12 @@ def get_curves(source: PageSource, query: Query) -> dict[str, Any]:
     reading, metric, axis = source.read(), query.get("metric", "test_accuracy"), query.get("x", "round")
     if axis not in AXES:
         raise UnknownName("axis", axis, AXES)
-    wanted = {number for number in query.get("lines", "").split(",") if number}
+    wanted, is_each = set(filter(None, query.get("lines", "").split(","))), query.get("each") == "1"
+    groups = {number: Group((run,)) for number, run in reading.runs.items() if run.rows} if is_each else reading.lines
     xs, lines, notes = dict[str, int](), [], []
-    for number, group in get_lines(reading, wanted, each=query.get("each") == "1").items():
+    for number, group in groups.items():
+        if wanted and number not in wanted:
+            continue
         try:
             x, y, deviation = build_line(group, metric, axis, int(query.get("points", POINTS)))
         except (SplitrelayError, ImportError) as error:
@@ -176,7 +132,7 @@ def get_curves(source: PageSource, query: Query) -> dict[str, Any]:
         drawn = {"y": y} if len(group.runs) == 1 else {"y": y, "low": y - deviation, "high": y + deviation}
         packed = {name: pack_numbers(values) for name, values in drawn.items()}
         lines.append({"id": number, "x": xs.setdefault(pack_numbers(x), len(xs)), **packed})
-    return {"metric": get_metric_label(metric), "axis": AXES[axis], "xs": list(xs), "lines": lines, "notes": notes}
+    return {"metric": describe_metric(metric), "axis": AXES[axis], "xs": list(xs), "lines": lines, "notes": notes}
 
 
 def pack_numbers(values: Floats) -> str:
@@ -184,40 +140,16 @@ def pack_numbers(values: Floats) -> str:
     return base64.b64encode(np.where(np.isfinite(values), values, np.nan).astype("<f8").tobytes()).decode()
 
 
-def get_metric_label(name: str) -> str:
-    """Return the name of a metric for people, with its unit."""
-    words = name.replace("_", " ")
-    if name.endswith("accuracy"):
-        return f"{words} (%)"
-    return f"{words} (MB)" if "bytes" in name else words
-
-
 def build_line(group: Group, metric: str, axis: str, most: int = POINTS) -> tuple[Floats, Floats, Floats]:
     """Return x, the mean and the standard deviation over seeds (NaN for one seed), at up to `most` points."""
-    curve = build_curve(group, metric)
-    scale = 100.0 if metric.endswith("accuracy") else 1e-6 if "bytes" in metric else 1.0
-    x = curve.rounds.astype(np.float64)
-    if axis == "bytes":
-        x = (build_curve(group, "bytes_up").mean + build_curve(group, "bytes_down").mean) / 1e6
-    elif axis == "seconds":
-        x = build_curve(group, "seconds").mean
-    elif axis == "flops":
-        costs = import_module("splitrelay.web.visits")  # it needs torch, which takes seconds to import
-        x = x * costs.compute_round_flops(group.runs[0]) / 1e9
+    curve, (_, scale) = build_curve(group, metric), get_metric_unit(metric)
+    if axis == "flops":
+        history = import_module("splitrelay.deploy.visit_history")  # it needs torch, which takes seconds to import
+        x = curve.rounds * history.compute_round_flops(group.runs[0]) / 1e9
+    else:
+        x = compute_axis(group, axis)
     keep = select_points(curve.mean, most)
     return x[keep], scale * curve.mean[keep], scale * curve.deviation[keep]
-
-
-def select_points(y: Floats, most: int = POINTS) -> NDArray[np.int64]:
-    """Return the positions of the points that are drawn: all, or the lowest and highest of each interval."""
-    n = len(y)
-    if n <= most:
-        return np.arange(n)
-    width = -(-n // max(most // 2 - 1, 1))
-    starts = np.arange(0, n, width)
-    blocks = np.pad(y, (0, len(starts) * width - n), constant_values=np.nan).reshape(-1, width)
-    lowest, highest = (np.where(np.isnan(blocks), worst, blocks) for worst in (np.inf, -np.inf))
-    return np.unique([0, *(starts + lowest.argmin(1)), *(starts + highest.argmax(1)), n - 1])
 
 
 def compare_lines(source: PageSource, query: Query) -> dict[str, Any]:
@@ -241,14 +173,14 @@ def compare_lines(source: PageSource, query: Query) -> dict[str, Any]:
 
 def find_progress(source: PageSource) -> Progress:
     """Return rows and state of every run that can be read."""
-    reading, failures = source.read(), find_failures(source.folder)
-    return {number: (len(run.rows), find_state(run, failures)[0]) for number, run in reading.runs.items()}
+    reading = source.read()
+    return {number: (len(run.rows), reading.describe_state(run)[0]) for number, run in reading.runs.items()}
 
 
 def describe_changes(source: PageSource, before: Progress, now: Progress) -> dict[str, Any]:
     """Return the runs whose rows or state have changed; `reload` is set if runs have come or gone."""
-    reading, failures = source.read(), find_failures(source.folder)
+    reading = source.read()
     keys = [key for key in reading.differing_keys if key != "seed"]
     changed = [number for number in now if before.get(number) != now[number] and number in reading.runs]
-    runs = [describe_run(reading, number, keys, failures) for number in changed]
+    runs = [describe_run(reading, number, keys) for number in changed]
     return {"runs": runs, "reload": before.keys() != now.keys()}

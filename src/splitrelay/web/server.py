@@ -17,7 +17,6 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,10 +36,10 @@ VIEWS = {
     "curves": "run_list:get_curves",
     "compare": "run_list:compare_lines",
     "run": "run_details:get_run",
-    "visits": "visits:get_visits",
+    "visits": "run_details:get_visits",
     "bounds": "explorers:get_bounds",
     "partition": "explorers:get_partition",
-    "federation": "federation:get_status",
+    "federation": "source:get_status",
 }
 OWN_SCRIPTS = ("core", "charts", "runs", "run", "explorers", "federation", "app")
 STYLES = ("uplot/uPlot.min.css", "style.css")
@@ -124,22 +123,18 @@ class PageHandler(BaseHTTPRequestHandler):
         if not secrets.compare_digest(token.encode(), self.server.token.encode()):
             self._send(HTTPStatus.FORBIDDEN, REFUSED.encode(), "text/plain")
             return
-        query = dict(parse_qsl(address.query))
         if rest == "":
             self._send(HTTPStatus.OK, build_index().encode(), "text/html")
         elif rest == "events":
             self._stream()
         elif rest.startswith("api/") and rest[4:] in VIEWS:
-            self._send_view(rest[4:], query)
+            status, content = answer_view(rest[4:], self.server.source, dict(parse_qsl(address.query)))
+            self._send(status, to_json(content).encode(), "application/json")
         elif rest.removeprefix("static/") in (*STYLES, *SCRIPTS):
             name = rest.removeprefix("static/")
             self._send(HTTPStatus.OK, read_static(name).encode(), TYPES[name.rpartition(".")[2]])
         else:
             self._send(HTTPStatus.NOT_FOUND, b"There is nothing here.\n", "text/plain")
-
-    def _send_view(self, name: str, query: dict[str, str]) -> None:
-        status, content = answer_view(name, self.server.source, query)
-        self._send(status, to_json(content).encode(), "application/json")
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self._send_head(status, kind, {"Content-Length": str(len(body))})
@@ -183,18 +178,11 @@ class PageHandler(BaseHTTPRequestHandler):
         self.wfile.write(f"event: {name}\ndata: {to_json(content)}\n\n".encode())
 
 
-def call_view(name: str, source: PageSource, query: dict[str, str]) -> dict[str, Any]:
-    """Return the content of a view."""
-    module, _, function = VIEWS[name].partition(":")
-    view: Callable[[PageSource, dict[str, str]], dict[str, Any]]
-    view = getattr(import_module(f"splitrelay.web.{module}"), function)
-    return view(source, query)
-
-
 def answer_view(name: str, source: PageSource, query: dict[str, str]) -> tuple[HTTPStatus, dict[str, Any]]:
     """Return the content of a view, or the fields of the error that it raises."""
+    module, _, function = VIEWS[name].partition(":")
     try:
-        return HTTPStatus.OK, call_view(name, source, query)
+        return HTTPStatus.OK, getattr(import_module(f"splitrelay.web.{module}"), function)(source, query)
     except SplitrelayError as error:
         what, hint = getattr(error, "what", str(error)), getattr(error, "hint", None)
         return HTTPStatus.BAD_REQUEST, {"error": str(error), "what": what, "hint": hint}

@@ -7,19 +7,24 @@ threads of the server may ask at the same time. One of them reads, the others wa
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from splitrelay.errors import InputError, SplitrelayError
-from splitrelay.reports.seed_groups import Group, find_differing_keys, group_runs
-from splitrelay.runs.records import Run, find_run_directories, run_at
+from splitrelay.errors import InputError
+from splitrelay.reports.seed_groups import Group, find_differing_keys, find_label_keys, find_state, group_all_runs
+from splitrelay.runs.packed_records import read_record
+from splitrelay.runs.records import Run, read_runs
+from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.sweeps.sweep import find_failures
 
 MIN_AGE = 0.5  # seconds for which a reading is used again
-UNLABELLED = ("seed", "R", "every", "algorithm")  # keys that are told in another way, or that repeat a setting
 SHARE = 10  # a reading that takes t seconds is used for SHARE * t seconds
 
 
@@ -31,11 +36,13 @@ class Reading:
         runs: The runs by id. An id is a hash of the path within the folder, so it survives a restart of the page.
         names: The path within the folder, by id.
         damaged: The error of each run that cannot be read, by id.
+        failures: Why points of sweeps failed, by the path of their run.
     """
 
     runs: Mapping[str, Run]
     names: Mapping[str, str]
     damaged: Mapping[str, str]
+    failures: Mapping[Path, str]
 
     @cached_property
     def differing_keys(self) -> list[str]:
@@ -44,25 +51,13 @@ class Reading:
 
     @cached_property
     def label_keys(self) -> list[str]:
-        """Return the keys that a label needs beside the algorithm: those that do not follow from it."""
-        values: dict[str, dict[str, set[str]]] = {key: {} for key in self.differing_keys if key not in UNLABELLED}
-        for run in self.runs.values():
-            flat = run.spec.flatten()
-            for key, seen in values.items():
-                seen.setdefault(run.spec.algorithm, set()).add(repr(flat[key]))
-        return [key for key, seen in values.items() if any(len(found) > 1 for found in seen.values())]
+        """Return the keys that a label needs beside the algorithm."""
+        return find_label_keys(run.spec for run in self.runs.values())
 
     @cached_property
     def lines(self) -> dict[str, Group]:
-        """Return the settings with all their seeds, by the id of their first run.
-
-        A run that does not count in a table, such as an unfinished one beside finished ones, is a line of its own.
-        """
-        seen = [run for run in self.runs.values() if run.rows]
-        groups = group_runs(seen)[0] if seen else []
-        counted = {run.path for group in groups for run in group.runs}
-        groups += [Group((run,)) for run in seen if run.path not in counted]
-        found = {group.runs[0].path: group for group in groups}
+        """Return the settings with all their seeds, by the id of their first run."""
+        found = {group.runs[0].path: group for group in group_all_runs(list(self.runs.values()))}
         return {number: found[run.path] for number, run in self.runs.items() if run.path in found}
 
     @cached_property
@@ -70,6 +65,14 @@ class Reading:
         """Return the id of the line of each run, by the id of the run."""
         lines = {run.path: number for number, group in self.lines.items() for run in group.runs}
         return {number: lines[run.path] for number, run in self.runs.items() if run.path in lines}
+
+    def describe_state(self, run: Run) -> tuple[str, str]:
+        """Return finished, diverged, failed, running or stopped, and the reason if there is one."""
+        state = find_state(run)
+        if state == "diverged":
+            return state, read_record(RunDirectory(run.path).diverged).decode("utf-8", "replace").strip()
+        is_failed = state == "stopped" and run.path in self.failures
+        return ("failed", self.failures[run.path]) if is_failed else (state, "")
 
     def get_run(self, number: str) -> Run:
         """Return the run with this id.
@@ -113,26 +116,24 @@ class PageSource:
             return self._reading
 
 
+def get_status(source: PageSource, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the report of the deployed run, asked over mutual TLS as an observer; none without an address."""
+    if source.address is None:
+        return {"address": None}
+    client = import_module("splitrelay.deploy.status_client")  # it needs gRPC, which a page of runs does not need
+    return {"address": source.address, "report": client.ask_status(source.address, source.keys, source.insecure)}
+
+
 def read_folder(folder: Path | None) -> Reading:
     """Read the runs of a folder. A run that cannot be read is listed with its error."""
-    runs: dict[str, Run] = {}
-    names: dict[str, str] = {}
-    damaged: dict[str, str] = {}
-    for path in [] if folder is None else sorted(set(find_run_directories(folder))):
-        assert folder is not None
-        name = path.name if path == folder else path.relative_to(folder).as_posix()
-        number = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:10]
-        names[number] = name.encode("utf-8", "replace").decode()  # a file name may be no text at all
-        try:
-            run = run_at(path)
-            run.rows  # noqa: B018 - read here, so that a damaged file is found here
-            runs[number] = run
-        except SplitrelayError as error:
-            damaged[number] = str(error)
-    return Reading(runs, names, damaged)
-
-
-def get_lines(reading: Reading, wanted: Collection[str], *, each: bool) -> dict[str, Group]:
-    """Return lines by id: all of them if none is wanted, or one for each run if `each` is set."""
-    lines = {number: Group((run,)) for number, run in reading.runs.items() if run.rows} if each else reading.lines
-    return {number: group for number, group in lines.items() if not wanted or number in wanted}
+    if folder is None:
+        return Reading({}, {}, {}, {})
+    found, errors = read_runs(folder)
+    names = {path: path.name if path == folder else path.relative_to(folder).as_posix() for path in [*found, *errors]}
+    ids = {path: hashlib.sha256(os.fsencode(name)).hexdigest()[:10] for path, name in names.items()}
+    return Reading(
+        runs={ids[path]: run for path, run in found.items()},
+        names={ids[path]: os.fsencode(names[path]).decode("utf-8", "replace") for path in sorted(ids)},
+        damaged={ids[path]: str(error) for path, error in errors.items()},
+        failures=find_failures(folder),
+    )

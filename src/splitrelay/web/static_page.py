@@ -7,22 +7,14 @@ import hashlib
 import shlex
 from datetime import UTC, datetime
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-from splitrelay.atomic_files import write_text
 from splitrelay.web.run_list import AXES, list_runs
 from splitrelay.web.server import SCRIPTS, STYLES, answer_view, read_static, to_json
 from splitrelay.web.source import PageSource
 
 DETAILED = 200  # runs with a page of their own; a larger folder would make a file that no browser opens
 POINTS = "300"  # of one line
-
-
-def write_static_page(source: PageSource, path: Path) -> Path:
-    """Write the page to a file that opens without a server."""
-    write_text(path, build_static_page(source))
-    return path
 
 
 def build_static_page(source: PageSource) -> str:

@@ -24,7 +24,7 @@ from splitrelay.reports.html_page import (
 )
 from splitrelay.reports.html_report import get_key_descriptions, write_report
 from splitrelay.runs.execute import execute
-from splitrelay.runs.run_directory import RunDirectory
+from splitrelay.runs.run_directory import RunDirectory, format_resume_command
 from splitrelay.runs.spec import Spec, load_spec
 from tests.support.error_fields import expect_error
 from tests.support.run_directories import write_run
@@ -129,7 +129,8 @@ def test_an_unfinished_run_has_a_page_too(tmp_path: Path, rows: int) -> None:
     write_run(tmp_path / "run", [0.1, 0.5, 0.6][:rows], "R=9")
     text = " ".join(read(write_report(tmp_path / "run")).words)
     assert ("no rows yet" if rows == 0 else f"not finished: round {rows - 1} of 9") in text
-    assert "Continue the run:" in text and "There is no partition.npz here." in text
+    resume = format_resume_command(tmp_path / "run")
+    assert resume in text and "There is no partition.npz here." in text
 
 
 def test_damaged_neighbours_are_said_not_fatal(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from splitrelay.web.run_list import select_points
+from splitrelay.reports.html_page import select_points
 from splitrelay.web.server import SCRIPTS, STYLES, PageServer, StreamLimits
 from splitrelay.web.source import PageSource
 from tests.support.run_directories import row, write_run
@@ -188,8 +188,8 @@ def test_a_wrong_question_has_an_answer_with_a_hint(client: Client, view: str) -
     assert answer["what"] and answer["error"]
 
 
-def test_the_view_federation_says_what_is_missing(client: Client) -> None:
-    assert "--keys" in client.view("federation", 400)["hint"]
+def test_a_page_without_the_address_of_a_server_has_no_status(client: Client) -> None:
+    assert client.view("federation") == {"address": None}
 
 
 def test_hostile_names_are_data_and_never_end_a_script(tmp_path: Path, client: Client) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from splitrelay.deploy.visit_cost import compute_costs
+from splitrelay.deploy.visit_history import compute_visit_cost
 from splitrelay.errors import InputError
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import load_spec, make_spec
+from splitrelay.web.run_details import get_visits
 from splitrelay.web.run_list import get_curves
 from splitrelay.web.source import PageSource
-from splitrelay.web.visits import compute_visit_cost, get_visits
 from tests.support.run_directories import row, write_run
 from tests.unit.web.test_server import unpack_lines
 
@@ -71,6 +72,9 @@ def test_code_that_a_spec_names_is_never_run(
     spec.write_text(spec.read_text().replace('"lenet-small"', '"evil:make"'))
     found = ask(PageSource(tmp_path))
     assert len(found["rounds"]) == 2 and "up" not in found["clients"][0] and "model" in found["clients_note"]
+    spec.write_text(spec.read_text().replace('"permutation"', '"evil:make"'))
+    with pytest.raises(InputError):
+        ask(PageSource(tmp_path))
     assert not (tmp_path / "ran").exists()
 
 

@@ -36,7 +36,7 @@ STATISTICS = ("min", "median", "mean", "max", "sd")
 
 def report(partition: Partition, shape: str) -> None:
     """Print the report. The plot is printed only with the output format "table"."""
-    from splitrelay.data.heterogeneity import measure_heterogeneity
+    from splitrelay.data.heterogeneity import describe_partition, measure_heterogeneity
 
     measures = measure_heterogeneity(partition)
     if shape == "table":
@@ -45,20 +45,7 @@ def report(partition: Partition, shape: str) -> None:
         seed = f", seed {settings['seed']}" if "seed" in settings else ""
         say(emphasize(f"{partition.title}, {partition.N} samples{data}{seed}") + "\n")
         say(plot_counts(partition.counts.tolist(), partition.classes.tolist(), choose_marks(), get_width()) + "\n")
-    emit(_build_table(partition, measures), build_payload(partition, measures), shape)
-
-
-def build_payload(partition: Partition, measures: Heterogeneity) -> dict[str, Any]:
-    """Return the whole report as JSON data."""
-    return {
-        "kind": partition.kind,
-        "settings": dict(partition.settings),
-        "M": partition.M,
-        "N": partition.N,
-        "classes": partition.classes,
-        "measures": asdict(measures),
-        "counts": partition.counts,
-    }
+    emit(_build_table(partition, measures), describe_partition(partition, measures), shape)
 
 
 def _build_table(partition: Partition, measures: Heterogeneity) -> Table:
@@ -209,8 +196,7 @@ def export(file: Path, settings: Sequence[str], to: Path) -> None:
 @format_option
 def panels(settings: Sequence[str], figure: Path, shape: str) -> None:
     """Draw the paper's figure of ExDir(C, alpha): twelve partitions over 10 clients with the number of each cell."""
-    from splitrelay.cli.partition.commands import build_payload
-    from splitrelay.data.heterogeneity import measure_heterogeneity
+    from splitrelay.data.heterogeneity import describe_partition, measure_heterogeneity
     from splitrelay.data.partition_schemes import exdir as draw_exdir
     from splitrelay.reports import partition_figure
     from splitrelay.reports.style import save_figure
@@ -224,7 +210,7 @@ def panels(settings: Sequence[str], figure: Path, shape: str) -> None:
         measures = measure_heterogeneity(partition)
         means = (measures.classes_per_client.mean, measures.one_class_clients, measures.total_variation.mean)
         rows.append((C, alpha, measures.sizes.sd, *means))
-        payloads.append({"C": C, "alpha": alpha, **build_payload(partition, measures)})
+        payloads.append({"C": C, "alpha": alpha, **describe_partition(partition, measures)})
     columns = ("C", "alpha", "sd of sizes", "classes per client", "one-class clients", "total variation")
     emit(Table(columns, rows), payloads, shape)
     note(f"figure: {path}")

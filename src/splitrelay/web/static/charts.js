@@ -16,6 +16,15 @@
 const COLOURS = 8;
 const PATTERNS = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
 const NAMED = 12; // lines that a readout names
+const HINT = "Point at the chart, or use the arrow keys, to read values. Drag to zoom, double-click to see everything.";
+const WHOLE = [1, 2, 5].flatMap((digit) => [0, 1, 2, 3, 4, 5, 6].map((power) => digit * 10 ** power)).sort((a, b) => a - b); // distances of ticks
+
+/** The ticks of a logarithmic axis: powers of ten, with 2 and 5 times them where there are few. @param {number} low @param {number} high */
+function logTicks(low, high) {
+  const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high)), powers = Array.from({ length: last - first + 1 }, (_, k) => 10 ** (first + k));
+  const inside = (/** @type {number[]} */ list) => list.filter((tick) => tick >= low && tick <= high), tens = inside(powers), step = Math.ceil(tens.length / 8);
+  return tens.length < 3 ? inside(powers.flatMap((power) => [power, 2 * power, 5 * power])) : tens.filter((_, k) => k % step === 0);
+}
 
 /** Numbers of a view. @param {(number | null)[]} list */
 function toNumbers(list) { return Float64Array.from(list, (value) => value ?? NaN); }
@@ -75,7 +84,7 @@ function makeMap(plot, name) {
 
 /** A chart of lines with bands. Arrow keys move a cursor, whose values are read out; dragging zooms, a double click resets. */
 class LineChart {
-  /** @param {{label: string, x: string, y: string, logX?: boolean, logY?: boolean, height?: number, yRange?: [number, number]}} options */
+  /** @param {{label: string, x: string, y: string, logX?: boolean, logY?: boolean, wholeX?: boolean, height?: number, yRange?: [number, number]}} options */
   constructor(options) {
     this.options = options;
     /** @type {Line[]} */ this.lines = [];
@@ -83,7 +92,7 @@ class LineChart {
     this.zoomed = false;
     this.canvas = el("div", { class: "plot", tabindex: 0, role: "slider", "aria-label": options.label, "aria-valuenow": 0, "aria-valuetext": "Use the arrow keys to read values.", onkeydown: (/** @type {KeyboardEvent} */ event) => this.key(event) });
     this.legend = el("ul", { class: "legend" });
-    this.readout = el("p", { class: "readout" });
+    this.readout = el("p", { class: "readout" }, HINT);
     this.numbers = el("div");
     this.details = el("details", { ontoggle: () => this.listNumbers() }, el("summary", {}, "Last values as a table"), this.numbers);
     this.node = el("figure", { class: "chart" }, el("figcaption", {}, options.label), this.canvas, this.readout, this.legend, this.details);
@@ -118,13 +127,14 @@ class LineChart {
 
   /** @param {[number, number][]} data */
   build(data) {
-    const { logX, logY, x, y, height } = this.options, ink = () => colour("soft"), grid = { stroke: () => colour("line"), width: 1 };
+    const { logX, logY, wholeX, x, y, height } = this.options, ink = () => colour("soft"), grid = { stroke: () => colour("line"), width: 1 };
     const font = "12px system-ui, sans-serif", format = (/** @type {any} */ _, /** @type {(number | null)[]} */ ticks) => ticks.map((tick) => (tick === null ? "" : num(tick, 3)));
+    const range = (/** @type {any} */ _, /** @type {number} */ low, /** @type {number} */ high) => [low, high], splits = (/** @type {any} */ _, /** @type {number} */ axis, /** @type {number} */ low, /** @type {number} */ high) => logTicks(low, high);
     this.plot = new uPlot({
       width: this.canvas.clientWidth || 600, height: height || 300, legend: { show: false },
       cursor: { points: { show: false }, drag: { x: true, y: false, setScale: true } },
-      scales: { x: { time: false, distr: logX ? 3 : 1 }, y: { distr: logY ? 3 : 1 } },
-      axes: [{ stroke: ink, grid, ticks: grid, label: x, font, labelFont: font, size: 30, labelSize: 22, values: format }, { stroke: ink, grid, ticks: grid, label: y, font, labelFont: font, size: 62, values: format }],
+      scales: { x: { time: false, distr: logX ? 3 : 1, ...(logX ? { range } : {}) }, y: { distr: logY ? 3 : 1, ...(logY ? { range } : {}) } },
+      axes: [{ stroke: ink, grid, ticks: grid, label: x, font, labelFont: font, size: 30, labelSize: 22, values: format, ...(logX ? { splits } : wholeX ? { incrs: WHOLE } : {}) }, { stroke: ink, grid, ticks: grid, label: y, font, labelFont: font, size: 62, values: format, ...(logY ? { splits } : {}) }],
       series: [{}, { paths: () => null, points: { show: false } }],
       hooks: {
         draw: [(/** @type {any} */ plot) => this.draw(plot)],
@@ -232,13 +242,13 @@ class LineChart {
 
 /**
  * A picture of a matrix with its numbers in a table below.
- * @param {{label: string, columns: string, rows: string, columnNames: string[], rowNames: string[], values: (number | null)[][], max: number, format: (value: number | null) => string, paint?: (ctx: CanvasRenderingContext2D, row: number, column: number, x: number, y: number, w: number, h: number) => void, note?: string}} options values[column][row]
+ * @param {{label: string, columns: string, rows: string, columnNames: string[], rowNames: string[], values: (number | null)[][], max: number, format: (value: number | null, column: number, row: number) => string, isLinear?: boolean, paint?: (ctx: CanvasRenderingContext2D, row: number, column: number, x: number, y: number, w: number, h: number) => void, note?: string}} options values[column][row]
  */
 function heatMap(options) {
   const { values, rowNames, columnNames, max } = options;
   const canvas = /** @type {HTMLCanvasElement} */ (el("canvas", { role: "img", "aria-label": `${options.label}. The numbers are in the table below.` }));
-  const readout = el("p", { class: "readout" });
-  const left = 44, bottom = 34, top = 4;
+  const readout = el("p", { class: "readout" }, options.note || "");
+  const left = 56, bottom = 34, top = 4;
   const draw = () => {
     const width = holder.clientWidth, ratio = devicePixelRatio || 1;
     if (!width) return;
@@ -254,18 +264,19 @@ function heatMap(options) {
     values.forEach((column, j) => column.forEach((value, k) => {
       const x = left + j * cell, y = top + k * tall;
       if (options.paint) { options.paint(ctx, k, j, x, y, cell, tall); return; }
-      const share = value === null || max <= 0 ? 0 : Math.sqrt(Math.max(0, value) / max);
+      const part = value === null || max <= 0 ? 0 : Math.max(0, value) / max, share = options.isLinear ? part : Math.sqrt(part);
       ctx.globalAlpha = share;
       ctx.fillStyle = hue;
       ctx.fillRect(x, y, cell + 0.3, tall);
       ctx.globalAlpha = 1;
-      if (cell > 30 && value) { ctx.fillStyle = share > 0.7 ? paper : ink; ctx.textAlign = "center"; ctx.fillText(options.format(value), x + cell / 2, y + tall / 2); }
+      if (cell > 30 && value) { ctx.fillStyle = share > 0.7 ? paper : ink; ctx.textAlign = "center"; ctx.fillText(options.format(value, j, k), x + cell / 2, y + tall / 2); }
     }));
     ctx.strokeStyle = colour("line");
     ctx.strokeRect(left, top, cell * values.length, height);
     ctx.fillStyle = colour("soft");
     ctx.textAlign = "right";
     rowNames.forEach((name, k) => ctx.fillText(name.slice(0, 7), left - 5, top + (k + 0.5) * tall));
+    ctx.fillText(options.rows, left - 5, top + height + 10);
     ctx.textAlign = "center";
     const step = Math.ceil(values.length / Math.max(1, Math.floor(width / 60)));
     for (let j = 0; j < values.length; j += step) ctx.fillText(columnNames[j], left + (j + 0.5) * cell, top + height + 10);
@@ -274,13 +285,13 @@ function heatMap(options) {
   canvas.addEventListener("mousemove", (event) => {
     const box = canvas.getBoundingClientRect(), tall = (box.height - top - bottom) / rowNames.length;
     const j = Math.floor((event.clientX - box.left - left) / ((box.width - left - 4) / values.length)), k = Math.floor((event.clientY - box.top - top) / tall);
-    if (values[j] && values[j][k] !== undefined) readout.textContent = `${options.columns} ${columnNames[j]}, ${options.rows} ${rowNames[k]}: ${options.format(values[j][k])}`;
+    if (values[j] && values[j][k] !== undefined) readout.textContent = `${options.columns} ${columnNames[j]}, ${options.rows} ${rowNames[k]}: ${options.format(values[j][k], j, k)}`;
   });
   const numbers = el("div");
   const details = el("details", { ontoggle: () => {
-    if (!numbers.hasChildNodes()) numbers.append(table(options.label, [options.columns, ...rowNames], values.map((column, j) => [columnNames[j], ...column.map(options.format)]), { numeric: rowNames.map((_, k) => k + 1) }));
+    if (!numbers.hasChildNodes()) numbers.append(table(options.label, [options.columns, ...rowNames], values.map((column, j) => [columnNames[j], ...column.map((value, k) => options.format(value, j, k))]), { numeric: rowNames.map((_, k) => k + 1) }));
   } }, el("summary", {}, "Numbers as a table"), numbers);
   const holder = el("div", { class: "heat" }, canvas);
   new ResizeObserver(draw).observe(holder);
-  return el("figure", { class: "chart" }, el("figcaption", {}, options.label), holder, readout, options.note ? el("p", { class: "note" }, options.note) : null, details);
+  return el("figure", { class: "chart" }, el("figcaption", {}, options.label), holder, readout, details);
 }

@@ -99,7 +99,7 @@ function num(value, digits = 4) {
   if (typeof value !== "number") return String(value);
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
   const size = Math.abs(value);
-  return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(digits - 1) : String(Number(value.toPrecision(digits)));
+  return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(digits - 1).replace(/\.?0*e\+?/, "e") : String(Number(value.toPrecision(digits)));
 }
 
 /** @param {number | null | undefined} value */
@@ -136,7 +136,8 @@ function command(text, why) {
 
 /** A box that says what is wrong and what to do next. @param {any} error */
 function errorBox(error) {
-  return el("div", { class: "box bad", role: "alert" }, el("p", {}, error.message || String(error)), error.command ? command(error.command) : null);
+  const text = error.message || String(error); // sentences of the command line begin with a small letter
+  return el("div", { class: "box bad", role: "alert" }, el("p", {}, text.charAt(0).toUpperCase() + text.slice(1)), error.command ? command(error.command) : null);
 }
 
 /**

@@ -98,7 +98,7 @@ class BoundsView {
     const line = (/** @type {string} */ name, /** @type {(side: Json, key: string) => any} */ get) => [name, ...parts.map(([key, , side]) => (side.error ? "–" : get(side, key)))];
     const rows = [
       line("bound", (side, key) => cell(key, "total", side.at.total)),
-      ...terms.map((term) => line(term, (side, key) => (term in side.at.terms ? cell(key, `terms.${term}`, side.at.terms[term]) : "–"))),
+      ...terms.map((term) => line(`of which ${term}`, (side, key) => (term in side.at.terms ? cell(key, `terms.${term}`, side.at.terms[term]) : "–"))),
       line("step η", (side, key) => cell(key, "eta", side.at.eta)),
       line("best step", (side, key) => cell(key, "best.eta", side.best.eta)),
       line("bound at the best step", (side, key) => cell(key, "best.total", side.best.total)),
@@ -151,7 +151,7 @@ class PartitionView {
     this.node = el("div", { class: "view" });
     this.result = el("div", { id: "partition", "aria-busy": "false" });
     const change = () => this.refresh();
-    this.sliders = [slider({ key: "C", text: "classes of a client", low: 1, high: 10, value: 2, whole: true, log: false }, change), slider({ key: "alpha", text: "concentration: smaller is more uneven", low: 0.01, high: 1000, value: 10 }, change), slider({ key: "M", text: "clients", low: 1, high: 500, value: 10, whole: true }, change), slider({ key: "seed", text: "seed", low: 1, high: 100, value: 1, whole: true, log: false }, change)];
+    this.sliders = [slider({ key: "C", text: "classes of a client", low: 1, high: 10, value: 2, whole: true, log: false }, change), slider({ key: "alpha", text: "concentration: smaller is more uneven", low: 0.01, high: 1000, value: 10 }, change), slider({ key: "M", text: "clients", low: 1, high: 500, value: 10, whole: true }, change), slider({ key: "seed", text: "of the random draw", low: 1, high: 100, value: 1, whole: true, log: false }, change)];
   }
 
   async start() {

@@ -17,12 +17,18 @@ class FederationView {
   async load() {
     try {
       const found = await fetchView("federation");
+      if (!found.address) { this.empty(el("p", { class: "box" }, "This page does not watch a deployed run.")); return; }
       if (!this.isStopped) this.draw(found.report, found.address);
     } catch (error) {
-      if (!this.node.querySelector("#clients")) this.node.replaceChildren(el("h1", {}, "Federation"), errorBox(error), command("splitrelay page HOST:7443 --keys observer", "Watch a deployed run as an observer:"), command("splitrelay rehearse data=digits R=5", "No deployment yet? Rehearse one on this machine:"));
+      if (!this.node.querySelector("#clients")) this.empty(errorBox(error));
       else this.note(String(/** @type {Error} */ (error).message));
     }
     if (!this.isStopped && !staticData) this.timer = window.setTimeout(() => this.load(), PAUSE);
+  }
+
+  /** Say what to do next. @param {Node} reason */
+  empty(reason) {
+    this.node.replaceChildren(el("h1", {}, "Federation"), reason, command("splitrelay page HOST:7443 --keys observer", "Watch a deployed run as an observer:"), command("splitrelay rehearse data=digits R=5", "No deployment yet? Rehearse one on this machine:"));
   }
 
   /** @param {string} text */

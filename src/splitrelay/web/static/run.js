@@ -7,7 +7,7 @@ function partitionFigure(found) {
   const max = Math.max(1, ...found.counts.map((/** @type {number[]} */ row) => Math.max(...row)));
   const order = found.counts.map((/** @type {number[]} */ _, /** @type {number} */ m) => m);
   if (found.M > 40) order.sort((/** @type {number} */ a, /** @type {number} */ b) => found.counts[a].indexOf(Math.max(...found.counts[a])) - found.counts[b].indexOf(Math.max(...found.counts[b])) || a - b);
-  const picture = heatMap({ label: `${found.title}: samples of each class at each client`, columns: "client", rows: "class", columnNames: order.map(String), rowNames: found.classes, values: order.map((/** @type {number} */ m) => found.counts[m]), max, format: (value) => String(value ?? 0), note: `${found.N} samples.${found.M > 40 ? " Clients are sorted by their main class." : ""} A stronger colour means more samples.` });
+  const picture = heatMap({ label: `${found.title}: samples of each class at each client`, columns: "client", rows: "class", columnNames: order.map(String), rowNames: found.classes.map(String), values: order.map((/** @type {number} */ m) => found.counts[m]), max, format: (value) => String(value ?? 0), note: `${found.N} samples.${found.M > 40 ? " Clients are sorted by their main class." : ""} A stronger colour means more samples.` });
   const names = /** @type {[string, string][]} */ ([["sizes", "samples per client"], ["classes_per_client", "classes per client"], ["clients_per_class", "clients per class"], ["total_variation", "total variation"], ["earth_movers", "earth mover's (L1)"]]);
   const rows = names.map(([key, text]) => [text, ...["min", "median", "mean", "max", "sd"].map((name) => exact(`${key}.${name}`, found.measures[key][name]))]);
   const empty = found.measures.empty;
@@ -45,12 +45,15 @@ class RunView {
       section("Partition", run.partition.error ? el("p", { class: "note" }, run.partition.error) : partitionFigure(run.partition)),
       section("Cost of each client", this.clients),
       section("Commands", ...run.commands.map((/** @type {Json} */ one) => command(one.text, one.why))),
-      section("Settings", el("p", { class: "note" }, "● differs from the default."), table("Settings", ["own", "key", "value", "meaning"], run.specs.map((/** @type {Json} */ one) => [one.own ? "●" : "", el("code", {}, one.name), el("bdi", {}, one.value), one.meaning]), { rowHead: 1 })),
+      section("Settings", el("p", { class: "note" }, "These settings differ from the defaults:"), this.settings("Settings of its own", run.specs.filter((/** @type {Json} */ one) => one.own)), el("details", {}, el("summary", {}, `All ${run.specs.length} settings`), this.settings("All settings", run.specs))),
       section("Environment", run.environment.error ? el("p", { class: "note" }, run.environment.error) : table("Environment", ["name", "value"], Object.entries(run.environment))));
     for (const details of this.node.querySelectorAll("details")) if (open.has(details.querySelector("summary")?.textContent || "")) details.setAttribute("open", "");
     for (const chart of this.charts) chart.update(chart.lines);
     await Promise.all([this.loadCurves(run.name, ["test_accuracy", "test_loss"]), this.loadVisits("")]);
   }
+
+  /** @param {string} caption @param {Json[]} specs */
+  settings(caption, specs) { return table(caption, ["key", "value", "meaning"], specs.map((one) => [el("code", {}, one.name), el("bdi", {}, one.value), one.meaning])); }
 
   /** @param {string} name @param {string[]} metrics */
   async loadCurves(name, metrics) {
@@ -58,7 +61,7 @@ class RunView {
     for (const found of all) {
       const lines = unpackLines({ ...found, lines: found.lines.filter((/** @type {Json} */ line) => line.id === this.id) }, () => name);
       if (!lines.length || !this.curves) continue;
-      const chart = new LineChart({ label: found.metric, x: found.axis, y: found.metric, height: 240 });
+      const chart = new LineChart({ label: found.metric, x: found.axis, y: found.metric, wholeX: true, height: 240 });
       this.charts.push(chart);
       this.curves.append(chart.node);
       chart.update(lines);
@@ -70,12 +73,12 @@ class RunView {
     const parts = [];
     if (run.classes.error) parts.push(el("p", { class: "note" }, run.classes.error));
     else {
-      const names = run.classes.values[0].map((/** @type {any} */ _, /** @type {number} */ c) => (run.partition.classes && run.partition.classes.length === run.classes.values[0].length ? run.partition.classes[c] : String(c)));
-      parts.push(heatMap({ label: "Test accuracy of each class after each round (%)", columns: "round", rows: "class", columnNames: run.classes.rounds.map(String), rowNames: names, values: run.classes.values, max: 100, format: (value) => num(value, 3), note: "A class that loses its colour has been forgotten." }));
+      const names = run.classes.values[0].map((/** @type {any} */ _, /** @type {number} */ c) => (run.partition.classes && run.partition.classes.length === run.classes.values[0].length ? String(run.partition.classes[c]) : String(c)));
+      parts.push(heatMap({ label: "Test accuracy of each class after each round (%)", columns: "round", rows: "class", columnNames: run.classes.rounds.map(String), rowNames: names, values: run.classes.values, max: 100, isLinear: true, format: (value) => num(value, 3), note: "No colour is 0 %, the full colour 100 %. A class that loses its colour has been forgotten." }));
     }
     if (run.places.error) parts.push(el("p", { class: "note" }, `Forgetting by position: ${run.places.error}`));
     else {
-      const chart = new LineChart({ label: "Forgetting: accuracy on a class by the position in the round of the last client that holds it", x: "position in the round", y: "test accuracy (%)", height: 220 });
+      const chart = new LineChart({ label: "Forgetting: accuracy on a class by the position in the round of the last client that holds it", x: "position in the round", y: "test accuracy (%)", wholeX: true, height: 220 });
       chart.lines = [{ label: `mean of the last ${run.places.last} rounds`, x: toNumbers(run.places.x), y: toNumbers(run.places.y) }];
       this.charts.push(chart);
       parts.push(chart.node);
@@ -105,7 +108,7 @@ class RunView {
     const values = found.rounds.map((/** @type {Json} */ round) => Array.from({ length: tall }, (_, k) => (round.visits[k] ? codes[round.visits[k].state] : null)));
     const picture = heatMap({
       label: "Timeline of visits", columns: "round", rows: "position", columnNames: found.rounds.map((/** @type {Json} */ round) => String(round.round)), rowNames: Array.from({ length: tall }, (_, k) => String(k + 1)), values, max: 2,
-      format: (value) => (value === null ? "–" : ["made", "retried", "skipped"][value]),
+      format: (value, j, k) => (value === null ? "–" : value ? `${at(j, k).client} (${at(j, k).state})` : String(at(j, k).client)),
       paint: (ctx, k, j, x, y, w, h) => {
         const visit = at(j, k);
         if (!visit) return;
@@ -116,7 +119,7 @@ class RunView {
         const mark = { made: "", retried: "↻", skipped: "×" }[/** @type {"made" | "retried" | "skipped"} */ (visit.state)];
         if (w > 15) ctx.fillText(w > 26 ? mark + visit.client : mark || String(visit.client), x + w / 2, y + h / 2);
       },
-      note: "Each column is a round, each cell a visit with the number of its client. × was skipped, ↻ was retried.",
+      note: "Each column is a round, each cell a visit with the number of its client. × was skipped, ↻ was retried: it was leased more than once.",
     });
     const last = found.first + found.rounds.length, step = (/** @type {number} */ to) => () => this.loadVisits(Math.max(0, to));
     const buttons = el("div", { class: "controls" }, el("button", { type: "button", disabled: found.first === 0 || !!staticData, onclick: step(found.first - found.window) }, "Earlier rounds"), el("button", { type: "button", disabled: last >= found.total || !!staticData, onclick: step(last) }, "Later rounds"), el("span", { class: "note" }, `Rounds ${found.first} to ${last - 1} of ${found.total}; ${found.skipped} visits skipped, ${found.retried} retried in the whole run.`));

@@ -84,15 +84,18 @@ class RunsView {
     this.count = el("p", { class: "note" });
     this.listing = el("div", { id: "listing" });
     this.comparison = el("div", { id: "comparison" });
-    const running = this.list.runs.filter((/** @type {Json} */ run) => run.state === "running").length;
-    this.node.replaceChildren(el("h1", {}, "Runs"), el("p", { class: "note" }, `${this.list.runs.length} runs in ${this.list.folder}${running ? `, ${running} running` : ""}. Select a run to draw it. Its name opens it: visits, classes, partition, cost.`),
+    const best = this.bestRun(), running = this.list.runs.filter((/** @type {Json} */ run) => run.state === "running").length;
+    this.node.replaceChildren(el("h1", {}, "Runs"), el("p", { class: "note" }, `${this.list.runs.length} runs in ${this.list.folder}${running ? `, ${running} running` : ""}. Select runs in the list to draw and compare them.`, best ? " Next: open " : "", best ? el("a", { href: `#/run/${best.id}` }, el("bdi", {}, best.name)) : "", best ? " to see its partition, the order of its visits, and the accuracy of each class." : ""),
       controls, this.plot, this.notes, section("List", finder, this.count, this.listing), section("Comparison", this.comparison), this.nextSteps());
     this.renderTable();
     this.redraw();
   }
 
+  /** The run with the highest accuracy. @returns {Json | undefined} */
+  bestRun() { return this.list.runs.reduce((/** @type {Json | undefined} */ best, /** @type {Json} */ run) => ((run.accuracy ?? -1) > (best?.accuracy ?? -1) ? run : best), undefined); }
+
   nextSteps() {
-    const first = this.list.runs.find((/** @type {Json} */ run) => run.commands && run.state !== "finished") || this.list.runs.find((/** @type {Json} */ run) => run.commands);
+    const first = this.list.runs.find((/** @type {Json} */ run) => run.commands && run.state !== "finished") || this.bestRun();
     return section("Next steps", first ? command(first.commands[0].text, `${first.name}: ${first.commands[0].why}`) : null,
       command("splitrelay new first", "Write a commented spec of your own, then run it with splitrelay run first.toml:"),
       command(`splitrelay sweep algorithm=ssl,fedavg seed=1234,666,22 --out ${this.list.folder || "results"}/sweep`, "Compare two algorithms over three seeds:"));
@@ -172,7 +175,7 @@ class RunsView {
       const failures = found.notes.slice(0, NOTES).map((/** @type {Json} */ note) => el("p", { class: "note" }, `Not drawn: ${getLabel(note.id)}: ${note.error}`));
       this.notes.replaceChildren(...failures, found.notes.length > NOTES ? el("p", { class: "note" }, `and ${found.notes.length - NOTES} more that are not drawn`) : "");
       if (!this.chart) {
-        this.chart = new LineChart({ label: `${found.metric} by ${found.axis}`, x: found.axis, y: found.metric, logY: choices.logY, height: 340 });
+        this.chart = new LineChart({ label: `${found.metric} by ${found.axis}`, x: found.axis, y: found.metric, logY: choices.logY, wholeX: choices.x === "round", height: 340 });
         this.plot.replaceChildren(this.chart.node);
       }
     }

@@ -1,11 +1,12 @@
-"""The visits of a run: who trained when, which visits were skipped or retried, and what each client has spent.
+"""The visits of a run, from its records: which were skipped or retried, and what each client has spent.
 
-This module needs torch, because the order of the clients and the cost of a visit are made from the whole spec.
+The records may come from somebody else. Reading them runs no code that a spec names, and downloads nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
@@ -25,44 +26,32 @@ from splitrelay.runs.client_records import read_clients
 from splitrelay.runs.records import Run
 from splitrelay.runs.spec import Spec
 from splitrelay.user_functions import is_user_function
-from splitrelay.web.run_list import Query
-from splitrelay.web.source import PageSource
 
-WINDOW = 60  # rounds in the timeline
-Key = tuple[int, int, int]  # round, client, occurrence
+Visit = tuple[int, int, int]  # round, client, occurrence
 
 
-def get_visits(source: PageSource, query: Query) -> dict[str, Any]:
-    """Return the timeline of a run, from round `first` on, and the cost of each client."""
-    run = source.read().get_run(query.get("id", ""))
-    done = run.rows[-1]["round"] if run.rows else 0
-    asked = query.get("first", "")
-    first = min(int(asked) if asked.isdigit() else max(done - WINDOW, 0), max(done - 1, 0))
-    order, skipped, retried = get_order(run), find_skipped(run), find_retried(run)
+def build_timeline(run: Run, order: Order, first: int, end: int) -> list[dict[str, Any]]:
+    """Return the visits of the rounds from `first` up to `end` in their order, and which were skipped or retried."""
+    skipped, retried = find_skipped(run), find_retried(run)
     rounds = []
-    for r in range(first, min(first + WINDOW, done)):
+    for r in range(first, end):
         seen, visits = Counter[int](), []
         for m in map(int, order(r)):
-            key = (r, m, seen[m])
+            visit = (r, m, seen[m])
             seen[m] += 1
-            state = "skipped" if key in skipped else "retried" if key in retried else "made"
-            visits.append({"client": m, "state": state, "why": skipped.get(key) or retried.get(key, "")})
+            state = "skipped" if visit in skipped else "retried" if visit in retried else "made"
+            visits.append({"client": m, "state": state, "why": skipped.get(visit) or retried.get(visit, "")})
         rounds.append({"round": r, "visits": visits})
-    notes = [{"round": r, "client": m, "state": "skipped", "why": why} for (r, m, _), why in sorted(skipped.items())]
-    notes += [{"round": r, "client": m, "state": "retried", "why": why} for (r, m, _), why in sorted(retried.items())]
-    totals = {"skipped": len(skipped), "retried": len(retried), "total": done}
-    clients, known = describe_clients(run, order)
-    about = {"first": first, "window": WINDOW, "rounds": rounds, "notes": notes, **totals}
-    return {**about, "clients": clients, "clients_note": known}
+    return rounds
 
 
-def find_skipped(run: Run) -> dict[Key, str]:
+def find_skipped(run: Run) -> dict[Visit, str]:
     """Return why visits were skipped."""
     found = (visit for row in run.rows for visit in row.get("skipped_visits", ()))
     return {(r, m, i): str(why) for r, m, i, why in found}
 
 
-def find_retried(run: Run) -> dict[Key, str]:
+def find_retried(run: Run) -> dict[Visit, str]:
     """Return the visits that were leased more than once; only a server has such records."""
     events = list_valid_events(read_events(run.path / "relay" / "events.jsonl"))
     leases = Counter(get_visit(event) for event in events if event.get("event") == "leased")
@@ -87,24 +76,32 @@ def _draw_sizes(spec: Spec) -> tuple[int, ...]:
 
 
 def get_order(run: Run) -> Order:
-    """Return the order of the clients in each round."""
+    """Return the order of the clients in each round.
+
+    Raises:
+        InputError: The spec names a function as the order.
+    """
+    check_names(run.spec, ("order",))
     return build_order(run.spec, Partition(tuple(np.arange(size) for size in find_sizes(run))))
 
 
 def check_spec(spec: Spec) -> None:
     """Check that a spec can be built without running code that it names, and without a download.
 
-    The folder may be from somebody else, and a page must only read it.
-
     Raises:
         InputError: The spec names a function, or a data set that is not on this machine.
     """
-    named = [key for key, value in spec.flatten().items() if is_user_function(str(value))]
-    if named:
-        hint = "splitrelay cost computes it."
-        raise InputError("the page does not run code that a spec names", value=", ".join(named), hint=hint)
+    check_names(spec, tuple(spec.flatten()))
     if spec.data.name in SETS:
         load(spec.data.name, download=False)
+
+
+def check_names(spec: Spec, keys: Collection[str]) -> None:
+    """Raise InputError if one of these keys of a spec names a function."""
+    named = [f"{key}={value}" for key, value in spec.flatten().items() if key in keys and is_user_function(str(value))]
+    if named:
+        hint = "splitrelay cost computes the cost of a spec that you trust."
+        raise InputError("code that a spec names is not run here", value=", ".join(named), hint=hint)
 
 
 @lru_cache(256)
