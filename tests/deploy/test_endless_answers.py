@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +13,10 @@ import pytest
 from splitrelay.algorithms.base import Step as LocalStep
 from splitrelay.algorithms.base import Visit
 from splitrelay.deploy import evaluation_requests
-from splitrelay.deploy.client_visit import receive_half
+from splitrelay.deploy.client_program import ClientProgram
+from splitrelay.deploy.client_visit import VisitRunner, receive_half
 from splitrelay.deploy.evaluation_requests import PartyRequest
+from splitrelay.deploy.lease_limits import UsedVisits, derive_allowed_visits
 from splitrelay.deploy.remote_evaluator import RemoteEvaluator
 from splitrelay.deploy.server_visit import Policy, VisitLease
 from splitrelay.errors import WorkError
@@ -21,13 +25,14 @@ from splitrelay.network import limits
 from splitrelay.network.client_session import HeldVisit, Session
 from splitrelay.network.codec import BadMessage
 from splitrelay.network.connection_handler import ConnectionHandler
-from splitrelay.network.grpc_channel import ClientStopped, ConnectionLost, open_channel
+from splitrelay.network.grpc_channel import AnswerLost, ClientStopped, ConnectionLost, VisitCancelled, open_channel
 from splitrelay.network.limits import Limits, Timeouts
 from splitrelay.network.messages import Accept, Chunk, Heartbeat, Lease, Message, Predict, Ready, UsageReport
 from splitrelay.network.protocol import State
 from splitrelay.network.server_connection import ServerConnection, ServerContext
 from splitrelay.network.shared_event_loop import MessageReceived
 from tests.support.bare_server import BOUNDS, TERMS, BareServer, lease, run_bare_server, step, wait_until
+from tests.support.deployment import small_spec
 
 # A server that does not stop
 
@@ -43,6 +48,64 @@ def test_a_half_that_comes_in_tiny_pieces_has_an_end() -> None:
     with pytest.raises(BadMessage):
         receive_half(SimpleNamespace(receive=hear, timeouts=Timeouts(), limits=Limits()), 10**7, b"", lambda: clock[0])  # type: ignore[arg-type]
     assert next(pieces) < 10
+
+
+@pytest.mark.parametrize("error", [BadMessage("a half did not come whole"), None])
+def test_only_a_request_that_is_completed_ends_the_pauses_between_connections(error: Exception | None) -> None:
+    """Otherwise a server that sends a damaged half with every lease lets its clients connect without a pause."""
+
+    def execute(request: Lease) -> None:
+        if error is not None:
+            raise error
+
+    session = SimpleNamespace(fruitless=3, holding=None)
+    client = SimpleNamespace(session=session, _wait_for_request=lambda: lease(1), _execute_request=execute)
+    with nullcontext() if error is None else pytest.raises(BadMessage):
+        ClientProgram._handle_request(client)  # type: ignore[arg-type]
+    assert session.fruitless == (0 if error is None else 3)
+
+
+def test_a_deposit_whose_answer_was_lost_may_be_the_last_one() -> None:
+    """A server that is killed between a commit and its message finds the visit, and never speaks of it again."""
+    session = Session(0, lambda: None, lambda terms: None)  # type: ignore[arg-type, return-value]
+    session._pause = lambda tries: None  # type: ignore[method-assign]
+    sent = list[Message]()
+
+    def lose(timeout: float | None = None) -> Message:
+        raise ConnectionLost("the server hung up")
+
+    connection = SimpleNamespace(close=lambda: None, send=sent.append, receive=lose, stream=SimpleNamespace(flush=int))
+    session.connect = lambda: False  # type: ignore[method-assign]
+    for held, kind in ((connection, AnswerLost), (None, VisitCancelled)):
+        session.connection = held  # type: ignore[assignment]
+        with pytest.raises(VisitCancelled) as caught:
+            session.exchange([Ready(1)], 1.0, fence=1)
+        assert type(caught.value) is kind
+    assert len(sent) == 1
+
+
+@pytest.mark.parametrize("error, is_complete", [(AnswerLost("lost"), True), (VisitCancelled("refused"), False)])
+def test_a_client_is_done_after_such_a_deposit_in_the_last_round(
+    error: VisitCancelled, is_complete: bool, tmp_path: Path
+) -> None:
+    spec = small_spec(tmp_path, "placement=whole", "algorithm=fedavg", "R=1")
+    used = UsedVisits(derive_allowed_visits(spec, 0), None, 0)
+
+    def exchange(words: Any, timeout: float) -> Message:
+        raise error
+
+    session = SimpleNamespace(
+        exchange=exchange, send=lambda message: None, timeouts=Timeouts(tick=1000.0), limits=Limits(), holding=None
+    )
+    x, step = np.zeros(3, np.float32), used.allowed.step
+    runner = SimpleNamespace(
+        used=used, largest_half=100, seals=None, whole=True, usage=None, _receive_start=lambda *given: b"",
+        _unpack=lambda blob: (x, None), engine=SimpleNamespace(train_whole=lambda visit: (x, 0.0)),
+    )  # fmt: skip
+    asked = Lease(1, 1, 0, 0, 0, used.allowed.K, step.eta, step.weight_decay)
+    with pytest.raises(VisitCancelled):
+        VisitRunner._make_visit(runner, session, asked)  # type: ignore[arg-type]
+    assert used.is_complete(spec) is is_complete
 
 
 def test_a_visit_in_which_connection_after_connection_is_lost_has_an_end() -> None:

@@ -222,9 +222,9 @@ class ClientProgram:
         request = self._wait_for_request()
         if request is None:
             return
-        self.session.fruitless = 0
         try:
             self._execute_request(request)
+            self.session.fruitless = 0
         except ServerBrokeSpec as error:  # report it to the server, and do not connect again
             self.session.send(Fail(request.fence, str(error)[: limits.TEXT]))
             self.session.leave("the server does not keep to the spec")

@@ -17,7 +17,7 @@ from splitrelay.network import limits, tensor_transfer
 from splitrelay.network.background_reader import BackgroundReconnect
 from splitrelay.network.client_session import HeldVisit, RemoteServerHalf, Session
 from splitrelay.network.codec import BadMessage
-from splitrelay.network.grpc_channel import VisitCancelled
+from splitrelay.network.grpc_channel import AnswerLost, VisitCancelled
 from splitrelay.network.messages import (
     Chunk,
     Commit,
@@ -113,7 +113,11 @@ class VisitRunner:
             closing = [remote.closing, *(self.peers.hand_over(lease, blob) if self.peers and can_hand_over else ())]
         closing += [self.usage.build_report()] if self.usage else []
         closing += build_deposit(lease.fence, blob, (loss,) * self.whole, piece=session.limits.piece)
-        answer = session.exchange(closing, session.timeouts.step)
+        try:
+            answer = session.exchange(closing, session.timeouts.step)
+        except AnswerLost:
+            self.used.record_commit(lease.r)  # if the server does not ask for the visit again, it was committed
+            raise
         assert isinstance(answer, Commit)
         if self.seals is not None:
             self.seals.confirm_own(blob)

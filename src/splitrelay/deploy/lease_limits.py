@@ -253,7 +253,7 @@ class UsedVisits:
         self._save()
 
     def record_commit(self, r: int) -> None:
-        """Record a committed visit of round r; only one of the last round is kept over restarts."""
+        """Record a visit of round r that was or may have been committed; the last round is kept over restarts."""
         if r == self.allowed.R - 1 and not self.counts.ended:
             self.counts.ended = 1
             self._save()

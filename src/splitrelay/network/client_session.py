@@ -28,6 +28,7 @@ from splitrelay.network.background_reader import BackgroundReader
 from splitrelay.network.codec import ANY, VERSION, BadMessage, Bounds, decode, encode, is_finite_array
 from splitrelay.network.grpc_channel import (
     SERVICE,
+    AnswerLost,
     AnswerTimeout,
     ClientStopped,
     ConnectionLost,
@@ -287,7 +288,7 @@ class Session:
         self.bounds: Bounds = ANY
         self.connection: Connection | None = None
         self.connection_count = 0
-        self.fruitless = 0  # connections in a row on which the server sent no request
+        self.fruitless = 0  # connections in a row on which no request was completed
 
     def reconnect(self) -> None:
         """Connect again, after a pause if earlier ones were of no use: another program may have our keys."""
@@ -364,13 +365,15 @@ class Session:
 
         Raises:
             VisitCancelled: the visit does not continue.
+            AnswerLost: so it is, and the messages were sent before.
             ConnectionLost: too many connections were lost in one visit.
         """
         fence, tries = fence or self.holding.fence, 0
         while True:
             try:
                 if self.connection is None and not self.connect():
-                    raise VisitCancelled("the visit was cancelled while the connection was lost")
+                    kind = AnswerLost if tries else VisitCancelled
+                    raise kind("the visit was cancelled while the connection was lost")
                 assert self.connection is not None
                 self.send(*messages)
                 self.connection.stream.flush()

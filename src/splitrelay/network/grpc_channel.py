@@ -64,6 +64,13 @@ class VisitCancelled(SplitrelayError):
     """The server has cancelled the visit. Its results are not used."""
 
 
+class AnswerLost(VisitCancelled):
+    """The last messages of a visit were sent, their answer was lost, and the visit does not continue.
+
+    The server may have committed it, for example if it was killed before it could say so.
+    """
+
+
 class ServerNotFound(WorkError):
     """No server was found within the time that the client waits."""
 
