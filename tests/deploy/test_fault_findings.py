@@ -159,6 +159,21 @@ def test_no_fault_happens_while_server_stops() -> None:
     assert scheduler.handle_client_frame(0, encode(STEPS[0])) == [encode(STEPS[0])] and scheduler.waiting
 
 
+def test_no_fault_happens_at_a_message_of_a_client_that_is_being_killed() -> None:
+    """On a busy machine it still sends some, and the next fault of the client would have no effect."""
+    scheduler = FaultScheduler([Fault("lost-reply", 0)], list, lambda fault, frame: [])
+    hello, _, step, reply, *_ = map(encode, VISIT)
+    scheduler.handle_server_frame(0, encode(LEASE))
+    scheduler.get_traffic(0).dead = True
+    assert scheduler.handle_client_frame(0, step) == []
+    assert scheduler.handle_server_frame(0, reply) == [reply]
+    scheduler.handle_client_frame(0, hello)  # it was started again
+    scheduler.handle_server_frame(0, encode(LEASE))
+    assert scheduler.waiting
+    scheduler.handle_server_frame(0, reply)
+    assert not scheduler.waiting
+
+
 def test_fault_waits_for_client_and_earlier_visits() -> None:
     assert find_positions(Fault("cut", 0, 1), *VISIT) == []
     assert find_positions(Fault("cut", 1), *VISIT) == []

@@ -312,10 +312,12 @@ class FaultRehearsal:
 
     # Faults of clients
 
-    def _inject_kill_giver(self, fault: Fault, frame: bytes) -> list[bytes]:
-        self.scheduler.get_traffic(fault.client).dead = True  # the deposit would otherwise still arrive
+    def _inject_kill_client(self, fault: Fault, frame: bytes) -> list[bytes]:
+        self.scheduler.get_traffic(fault.client).dead = True  # a deposit, for example, could still arrive
         self._kill_client(fault.client)
         return [frame]
+
+    _inject_kill_giver = _inject_kill_client
 
     def _inject_kill_fed(self, fault: Fault, frame: bytes) -> list[bytes]:
         self._kill_client(FED_SERVER_NUMBER)

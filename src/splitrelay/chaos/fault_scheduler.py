@@ -37,7 +37,7 @@ class ClientTraffic:
     last: bytes = b""  # its last step
     steps: dict[int, bytes] = field(default_factory=dict)  # the first step of each of its visits, by fence
     held: bytes = b""  # a message to be sent after the next one
-    dead: bool = False  # drop all further messages of the client
+    dead: bool = False  # it is being killed: drop all its further messages, and make no fault of it happen
 
 
 class FaultScheduler:
@@ -122,7 +122,7 @@ class FaultScheduler:
 
     def _apply_due_fault(self, m: int, message: str, k: int, frame: bytes) -> list[bytes]:
         fault = next((one for one in self.waiting if self._is_due(one, m, message, k)), None)
-        if fault is None or self.is_paused():
+        if fault is None or self.is_paused() or self.get_traffic(m).dead:
             return [frame]
         self.waiting.remove(fault)
         # Wait until the last fault is recorded, because two faults at once could hide each other in the record.

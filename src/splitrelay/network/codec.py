@@ -229,7 +229,7 @@ def _read_array(
     dtype = DTYPES.get(header.dtype)
     if dtype is None or bounds.dtype not in (None, NAMES[header.dtype]):
         raise BadMessage("dtype of a buffer", value=header.dtype, limit=bounds.dtype or "float32 or float64")
-    if header.axes < 2 or not 1 <= header.shape[0] <= bounds.batch:
+    if header.axes < 2 or 0 in header.shape or header.shape[0] > bounds.batch:  # other sides may be huge beside a 0
         raise BadMessage("samples of a buffer", value=header.shape, limit=f"1 to {bounds.batch}")
     if sample is not None and header.shape[1:] != sample:
         raise BadMessage("shape of a sample", value=header.shape[1:], limit=sample)

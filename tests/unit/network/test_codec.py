@@ -128,6 +128,7 @@ def changed(frame: bytes, offset: int, form: str, value: int) -> bytes:
             {"value": (2**31, 3, 2, 2), "limit": "1 to 2"},
         ),
         (changed(encode(STEP), 28, "<I", 2**31), {"value": (2**31, 2, 2), "limit": (3, 2, 2)}),
+        (changed(encode(STEP), 28, "<I", 0), {"value": (2, 0, 2, 2), "limit": "1 to 2"}),
         (
             encode(Step(9, 4, H.astype(np.float64), np.zeros(2, np.int32), 0.0)),
             {"what": "dtype", "value": 2, "limit": "float32"},
