@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from splitrelay.chaos.corrupt_messages import STEP_CHANGES, build_next_step, change_step, flip_bit
+from splitrelay.chaos.fault_injection import FaultRehearsal
 from splitrelay.chaos.fault_kinds import KINDS, Fault, format_kinds
 from splitrelay.chaos.fault_scheduler import FaultScheduler, InjectedFault, count_settled_visits, is_recorded
 from splitrelay.chaos.verdict import compute_findings, is_absence_noticed
@@ -223,3 +224,7 @@ def test_absence_is_noticed_by_expired_or_skipped_visit(event: str, noticed: boo
 
 def test_absence_ends_with_restart_of_server() -> None:
     assert is_absence_noticed(1, [{"event": "closing", "why": "stopped"}, {"event": "listening", "port": 1}])
+
+
+def test_every_kind_of_fault_has_a_method_that_makes_it() -> None:
+    assert [kind for kind in KINDS if not hasattr(FaultRehearsal, f"_inject_{kind.replace('-', '_')}")] == []
