@@ -92,6 +92,10 @@ def fit(
         >>> run.metrics["auroc"] > 0.9
         True
     """
+    if isinstance(workers, bool) or not isinstance(workers, int):
+        raise InputError("workers must be a whole number", value=workers, limit="workers >= 1")
+    if out is not None and not isinstance(out, str | Path):
+        raise InputError("out must be a path", value=out)
     if y is not None and clients is None and names_clients(partition, len(y)):
         clients, partition = partition, None
     data, keys = make_data(X, y, clients, test, settings)

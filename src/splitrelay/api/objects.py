@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from splitrelay.errors import InputError
 from splitrelay.participation import Fixed
 from splitrelay.user_functions import PYTHON, register_object
 
@@ -68,7 +69,10 @@ def name_order(part: Any) -> str:
 
 def name_metrics(metrics: Any) -> tuple[str, ...]:
     """Return the names of metrics: a sequence of names and functions, or one of them alone."""
-    return tuple(map(name_part, [metrics] if isinstance(metrics, str) or callable(metrics) else metrics))
+    several = [metrics] if isinstance(metrics, str) or callable(metrics) else metrics
+    if not isinstance(several, Iterable):
+        raise InputError("metrics must be names or functions", value=type(metrics).__name__)
+    return tuple(map(name_part, several))
 
 
 def compute_hash(target: Any) -> str:

@@ -227,7 +227,7 @@ def load_samples(
     kind = target or _find_target(labels)
     of = name if not isinstance(x, str | Path) else str(x)
     _check_lengths(arrays, labels, of)
-    owners = None if clients is None else format_names(to_array(clients))
+    owners = None if clients is None else format_names(np.atleast_1d(to_array(clients)))
     if owners is not None and (len(owners) != len(labels) or (owners == "").any()):
         what, value = "clients must name one client for each sample", f"{len(owners)} names"
         if len(owners) == len(labels):
@@ -245,6 +245,8 @@ def load_samples(
         arrays, labels = tuple(array[~held] for array in arrays), labels[~held]
         owners = None if owners is None else owners[~held]
     else:
+        if isinstance(test, tuple) and len(test) != 2:
+            raise InputError("the test set must be a pair (x, y)", value=f"{len(test)} parts")
         arrays_test, labels_test = read_pair(*test)[:2] if isinstance(test, tuple) else read_pair(test, None)[:2]
         labels_test = to_array(labels_test)
         _check_lengths(arrays_test, labels_test, f"{of}, test set")

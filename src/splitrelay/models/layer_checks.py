@@ -3,7 +3,9 @@
 No list of layer types can be complete. Therefore the checks observe two runs of a copy of each layer on two samples of
 zeros. They find the layers that draw random numbers, the integer buffers that training changes, and the layers that
 overwrite their input. They raise InputError for a state that can neither be named nor saved: a generator of the layer,
-numpy's or Python's random numbers, a Python number that changes, a frozen parameter that changes.
+numpy's or Python's random numbers, a Python number that changes, a frozen parameter that changes. Any other state, such
+as a list or a global variable, is found by its effect: with the same input, random numbers and buffers, the second call
+of a layer must have the output of the first one.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from splitrelay.errors import InputError, find_user_code
 from splitrelay.models.dropout import Dropout
@@ -106,10 +109,13 @@ def inspect_layers(net: Layers, inputs: tuple[TensorType, ...]) -> LayerFacts:
         for key in sorted(key for key, value in _list_numbers(module).items() if numbers[name].get(key) != value):
             what = f"layer '{name}' ({type(module).__name__}) counts with its attribute '{key}', which is not saved"
             raise InputError(what, hint=f"Use a buffer: self.register_buffer('{key}', torch.tensor(0)).")
+    counters = _find_counters(probe, constants)
+    with TORCH_RNG_LOCK, torch.random.fork_rng(devices=[]), torch.no_grad():
+        _check_repeats(probe, inputs)
     return LayerFacts(
         random=frozenset(j for j, (has_draws, _) in enumerate(found) if has_draws),
         overwriting=frozenset(j for j, (_, overwrites) in enumerate(found) if overwrites),
-        counters=_find_counters(probe, constants),
+        counters=counters,
     )
 
 
@@ -134,8 +140,46 @@ def _run_layers(
         if recorder.has_draws:
             _check_backward(name, layer, h)
         yield recorder.has_draws, overwrites
-        is_image = isinstance(out, torch.Tensor) and out.dim() == 4
-        h = out.contiguous(memory_format=torch.channels_last) if is_image else out  # see submodel.py
+        h = _store_images(out)
+
+
+def _check_repeats(probe: Layers, inputs: tuple[TensorType, ...]) -> None:
+    """Raise InputError for a layer whose output depends on earlier calls other than through its buffers."""
+    h = tree_map_only(torch.Tensor, _fill, make_zeros(inputs, BATCH))
+    numbers = torch.get_rng_state()
+    for name, layer in probe.named_children():
+        buffers = [
+            (module, key, buffer.clone())
+            for module in layer.modules()
+            for key, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        outputs = []
+        for _ in range(2):
+            for module, key, value in buffers:
+                module._buffers[key] = value.clone()
+            torch.set_rng_state(numbers)
+            copy = tree_map_only(torch.Tensor, torch.clone, h)  # a layer can overwrite its input
+            with _report_user_error(name, layer, h):
+                outputs.append(tree_map_only(torch.Tensor, torch.clone, call_layer(layer, copy)))
+        one, other = ([leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)] for out in outputs)
+        if not all(torch.allclose(*pair, equal_nan=True) for pair in zip(one, other, strict=True)):
+            what = f"the output of layer '{name}' ({type(layer).__name__}) depends on earlier calls"
+            hint = "Keep what it needs from them in a buffer: self.register_buffer(...)."
+            raise InputError(what, hint=hint)
+        h = _store_images(outputs[0])
+
+
+def _store_images(out: Value) -> Value:
+    """Return images in the format in which submodel.py passes them to the next layer."""
+    is_image = isinstance(out, torch.Tensor) and out.dim() == 4
+    return out.contiguous(memory_format=torch.channels_last) if is_image else out
+
+
+def _fill(zeros: torch.Tensor) -> torch.Tensor:
+    """Return other numbers than zeros, which hide factors. Integers remain, because they may be positions."""
+    is_real = zeros.is_floating_point()
+    return torch.linspace(-1, 1, zeros.numel(), dtype=zeros.dtype).view_as(zeros) if is_real else zeros
 
 
 @torch.enable_grad()

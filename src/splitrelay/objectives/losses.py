@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional
 
 from splitrelay.data.samples import NO_TOKEN, Target
-from splitrelay.errors import InputError, UnknownName
+from splitrelay.errors import InputError, UnknownName, find_user_code
 from splitrelay.user_functions import load_user_function
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -93,7 +93,9 @@ def check_loss(loss: Loss, outputs: torch.Tensor, labels: torch.Tensor) -> None:
         once, twice = loss(outputs, labels), loss(torch.cat([outputs] * 2), torch.cat([labels] * 2))
     except Exception as error:  # the user's code can raise anything
         shape = "x".join(map(str, outputs.shape))
-        what = f"{name} does not accept the outputs of the model, {shape}, and {len(labels)} labels"
+        place = find_user_code(error)
+        where = f": error in your code, {place}" if place else ""
+        what = f"{name} does not accept the outputs of the model, {shape}, and {len(labels)} labels{where}"
         raise InputError(what, value=f"{type(error).__name__}: {error}".splitlines()[0]) from error
     if not isinstance(once, torch.Tensor) or once.dim() != 0:
         value = str(tuple(once.shape)) if isinstance(once, torch.Tensor) else type(once).__name__

@@ -55,7 +55,10 @@ def build_part(kind: str, name: str, values: Mapping[str, Any]) -> Any:
     part = load_user_function(kind, target)
     if not callable(part):
         raise InputError(f"{kind} {name} is no class or function", value=type(part).__name__)
-    parameters = inspect.signature(part).parameters.values()
+    try:
+        parameters = inspect.signature(part).parameters.values()
+    except ValueError:  # some classes and functions that are written in C
+        raise InputError(f"{kind} {name} does not tell its parameters", value=type(part).__name__) from None
     given = {each.name: values[each.name] for each in parameters if each.name in values}
     for each in parameters:
         is_required = each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)

@@ -110,6 +110,14 @@ def test_a_module_starts_at_its_own_weights() -> None:
     "changes",
     [
         {"clients": ["a", "b"]},
+        {"clients": 4},
+        {"clients": 3.5},
+        {"test": (np.zeros((4, 4)),)},
+        {"metrics": 3},
+        {"workers": "2"},
+        {"workers": None},
+        {"workers": 0},
+        {"algorithm": int},
         {"cut": "no such layer"},
         {"cut": 9},
         {"eta": -1},
@@ -130,6 +138,11 @@ def test_wrong_arguments_are_refused_before_anything_is_written(changes: dict[st
     with pytest.raises(SplitrelayError):
         fit(out=tmp_path / "run", **changes)
     assert not (tmp_path / "run" / "spec.toml").exists()
+
+
+def test_an_out_that_is_no_path_is_refused() -> None:
+    with pytest.raises(InputError):
+        fit(out=3)
 
 
 def test_a_nan_in_the_features_is_refused() -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -185,6 +186,46 @@ class Clock(nn.Module):
         return h * self.ticks
 
 
+class ListClock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        self.seen.append(1)
+        return h * len(self.seen)
+
+
+class LastInput(nn.Module):
+    """It adds what it saw before, which is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.zeros(())
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        out, self.last = h + self.last, h.detach().mean()
+        return out
+
+
+class GlobalClock(nn.Module):
+    TICKS: ClassVar[list[int]] = []
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        GlobalClock.TICKS.append(1)
+        return h * len(GlobalClock.TICKS)
+
+
+class KeepsOutput(nn.Module):
+    """It keeps what it computed and never reads it, as many attention layers do. This is no state."""
+
+    kept: torch.Tensor
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        self.kept = nn.functional.dropout(h, training=self.training)
+        return self.kept
+
+
 class Recomputed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -214,6 +255,9 @@ class MovingWeights(nn.Module):
         (HiddenGenerator(), "HiddenGenerator"),
         (NumpyNoise(), "'1'"),
         (Clock(), "'ticks'"),
+        (ListClock(), "'1' (ListClock)"),
+        (LastInput(), "'1' (LastInput)"),
+        (GlobalClock(), "'1' (GlobalClock)"),
         (Recomputed(), "'1' (Recomputed)"),
         (MovingWeights(), "1.teacher.weight"),
     ],
@@ -225,9 +269,9 @@ def test_state_that_cannot_be_saved_is_rejected(layer: nn.Module, where: str) ->
 
 def test_check_for_randomness_accepts_deterministic_layers_and_changes_nothing() -> None:
     norm = nn.BatchNorm1d(4)
-    model = own(Attention(dropout=0.0), norm, nn.Dropout(), nn.Linear(4, 2))
+    model = own(Attention(dropout=0.0), norm, nn.Dropout(), KeepsOutput(), nn.Linear(4, 2))
     before = torch.get_rng_state()
-    assert model.layers() == list("0123")
+    assert model.layers() == list("01234")
     assert not norm.running_mean.any() and torch.equal(torch.get_rng_state(), before)
 
 

@@ -15,6 +15,7 @@ from splitrelay.errors import InputError, UnknownName, WorkError
 from splitrelay.objectives.losses import LOSSES, check_loss, check_target
 from splitrelay.objectives.metrics import check_metrics, get_metrics
 from splitrelay.randomness import Purpose, rng
+from splitrelay.user_functions import load_user_function
 from tests.support.error_fields import expect_error
 
 G = rng(9, Purpose.INSTANCES)
@@ -120,4 +121,9 @@ def test_a_failing_metric_names_the_line_of_the_user(tmp_path: Path, monkeypatch
     (metric,) = get_metrics(["my_metrics:cost"], "classes")
     with expect_error(WorkError) as caught:
         metric(OUT["two"], Y["two"])
+    assert "my_metrics.py, line 2" in caught.value.what
+    with expect_error(InputError) as caught:
+        check_loss(
+            load_user_function("loss", "my_metrics:cost"), torch.from_numpy(OUT["two"]), torch.from_numpy(Y["two"])
+        )
     assert "my_metrics.py, line 2" in caught.value.what
