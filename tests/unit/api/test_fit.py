@@ -323,7 +323,7 @@ def test_frequent_mistakes_have_a_hint() -> None:
     assert "one layer" in caught.value.what
     with pytest.raises(InputError) as caught:
         fit(cut=1.5)
-    assert caught.value.what.startswith("model.cut ")
+    assert caught.value.what.startswith("cut ")
 
 
 def test_a_column_of_a_frame_can_be_given_by_its_name() -> None:
