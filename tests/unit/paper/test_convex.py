@@ -206,7 +206,7 @@ def test_from_a_record_nothing_is_run(own: Callable[..., Result]) -> None:
         (["mu=0"], "mu of the convex study; needs mu > 0; got 0. The default is 0.01."),
         (["eta=.1,-1"], "needs eta > 0; got -1. The default is 0.01,0.02,0.05"),
         (["alpha=0"], "needs alpha > 0; got 0. The default is 10.0."),
-        (["C=1,11"], "1 <= C <= 10"),
+        (["C=1,11"], "1 <= C <= 4"),
         (["batch=many"], "batch must be a number"),
         (["R=0"], "R must be a whole number"),
         (["etas=1"], "Did you mean 'eta'?"),
