@@ -227,4 +227,5 @@ def test_absence_ends_with_restart_of_server() -> None:
 
 
 def test_every_kind_of_fault_has_a_method_that_makes_it() -> None:
-    assert [kind for kind in KINDS if not hasattr(FaultRehearsal, f"_inject_{kind.replace('-', '_')}")] == []
+    own = [kind for kind in KINDS if kind not in STEP_CHANGES]
+    assert [kind for kind in own if not hasattr(FaultRehearsal, f"_inject_{kind.replace('-', '_')}")] == []
