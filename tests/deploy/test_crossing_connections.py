@@ -10,8 +10,19 @@ from splitrelay.deploy.direct_handover import DirectHandover
 from splitrelay.deploy.server_visit import CutVisit, VisitLease
 from splitrelay.errors import WorkError
 from splitrelay.network.codec import BadMessage
-from splitrelay.network.messages import Accept, Cancel, Chunk, Fail, HandoverReport, Lease, Message, Ready
-from splitrelay.network.protocol import State
+from splitrelay.network.messages import (
+    Accept,
+    Bye,
+    Cancel,
+    Chunk,
+    Fail,
+    HandoverReport,
+    Heartbeat,
+    Lease,
+    Message,
+    Ready,
+)
+from splitrelay.network.protocol import OVER, State
 from splitrelay.network.shared_event_loop import ClientConnected
 from tests.support.bare_server import lease, make_remote_clients, run_bare_server, wait_until
 from tests.support.error_fields import expect_error
@@ -21,7 +32,7 @@ def heard(here: Any, *, connections: int) -> None:
     """The thread that trains hears of so many arrivals."""
     seen = 0
     while seen < connections:
-        seen += isinstance(here.network.connections.inbox.get(timeout=60), ClientConnected)
+        seen += isinstance(here.network.connections.inbox.get(timeout=300), ClientConnected)
 
 
 def test_nobody_is_ready_before_its_arrival_was_heard_of() -> None:
@@ -92,7 +103,7 @@ def test_a_word_of_ours_that_has_no_place_ends_the_link_and_is_recorded() -> Non
         wait_until(lambda: 0 not in here.network.connections.get_clients())
         with pytest.raises(WorkError):
             while True:
-                assert not isinstance(connection.receive(60), Lease)
+                assert not isinstance(connection.receive(300), Lease)
 
 
 def test_what_is_left_of_a_half_is_not_said_to_who_gave_it_up() -> None:
@@ -101,12 +112,23 @@ def test_what_is_left_of_a_half_is_not_said_to_who_gave_it_up() -> None:
         connection = here.joined(0)
         caller = here.network.connections.clients[0]
         here.say(0, lease(1))
-        assert isinstance(connection.receive(60), Lease)
+        assert isinstance(connection.receive(300), Lease)
         connection.send(Fail(1, "no"))
         wait_until(lambda: caller.conversation.state is State.IDLE)
         here.say(0, Chunk(1, 0, b"late"), lease(2))
-        assert isinstance(connection.receive(60), Lease)
+        assert isinstance(connection.receive(300), Lease)
         assert not [event for event, _ in here.noted if event == "misspoke"] and not caller.queued_chunks
+
+
+def test_a_message_that_crosses_our_goodbye_is_no_fault_of_the_client() -> None:
+    with run_bare_server() as here:
+        connection = here.joined(0)
+        caller = here.network.connections.clients[0]
+        here.say(0, Bye("all rounds are done"))
+        wait_until(lambda: caller.conversation.state in OVER)
+        connection.send(Heartbeat())
+        wait_until(lambda: 0 not in here.network.connections.get_clients())
+        assert not [event for event, _ in here.noted if event == "refused"]
 
 
 def test_ready_is_said_when_the_half_has_come() -> None:

@@ -190,6 +190,8 @@ class ConnectionHandler:
             connection.received_at = time.monotonic()
             connection.received += len(frame)
             connection.messages += 1
+            if connection.conversation.state in OVER:
+                break  # it was sent before the client could read that we have ended the conversation
             message = decode(frame, self.context.bounds)
             answer = self.handle_message(connection, message)
             if answer is not None:
