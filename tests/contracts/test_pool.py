@@ -25,7 +25,7 @@ class Engine:
     def run(self, visit: Visit[float]) -> Done[float]:
         self.threads[visit.m] = get_ident()
         if self.meet:
-            self.meet.wait(timeout=60)
+            self.meet.wait(timeout=300)
         if visit.m in self.fails:
             raise ClientFailed(visit.m)
         return Done(visit.x)

@@ -220,7 +220,7 @@ def test_an_evaluator_that_nobody_expects_is_refused(tmp_path: Path) -> None:
 
     def listening(port: int) -> None:
         stage.listening.set()
-        stage.threads[0].join(60)
+        stage.threads[0].join(300)
         stage.stop.set()
 
     stage.serving.on_listening = listening

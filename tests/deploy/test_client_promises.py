@@ -37,7 +37,7 @@ TWO = ("M=2", "C=9", "R=2", "K=2")
 def test_a_goodbye_before_the_last_round_is_an_error(
     when: type[Message], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path, quorum=1, policy=Policy("skip", lease=0.1))
+    stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path, without=(1,))
 
     def bye(connections: Any, connection: int, *words: Message) -> None:
         send(connections, connection, *words)
@@ -63,7 +63,7 @@ def test_a_goodbye_before_the_last_round_is_an_error(
 
 def _stopping(stage: LocalDeployment) -> Any:
     def stop() -> None:
-        stage.threads[0].join(60)
+        stage.threads[0].join(300)
         stage.stop.set()
 
     thread = threading.Thread(target=stop, daemon=True)
@@ -144,7 +144,7 @@ def test_a_visit_that_diverged_is_told_the_operator_with_a_useful_hint(
     monkeypatch.setattr(client_visit.RemoteServerHalf, "step", overflow)
     stage = LocalDeployment(small_spec(tmp_path, *TWO), tmp_path, policy=Policy("wait", retries=0))
     for m in stage.partition.clients:
-        stage.join(m, patience=0.5)
+        stage.join(m)
     with pytest.raises(Diverged):
         stage.play()
     (warning,) = [text for text in stage.said if text.startswith("the visit failed")]

@@ -24,6 +24,7 @@ from splitrelay.runs.client_records import (
     make_printable,
     read_clients,
 )
+from tests.support.clock import Clock
 from tests.support.deployment import LocalDeployment, simulate_run, small_spec
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -94,16 +95,19 @@ def test_rows_and_clients_tell_which_visits_were_skipped(words: tuple[str, ...],
     assert found.server["software"] in found.clients[0].software
 
 
-def test_after_a_restart_everything_is_counted_once(tmp_path: Path) -> None:
-    """The server is stopped in the middle, and goes on from its journal."""
-    first = LocalDeployment(small_spec(tmp_path, "R=4"), tmp_path, policy=SKIP, quorum=3)
+def test_after_a_restart_everything_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is stopped in the middle, and goes on from its journal. It does not wait for its clients then."""
+    clock, policy = Clock(monkeypatch), Policy("skip", lease=1000.0)
+    first = LocalDeployment(small_spec(tmp_path, "R=4"), tmp_path, policy=policy, quorum=3)
+    clock.expire_lease(first, 3)
     stop_after(first, 5)
     for m in (0, 1, 2):
-        first.join(m, patience=1.0)
+        first.join(m)
     with pytest.raises(KeyboardInterrupt):
         first.play()
     assert len(first.serving.directory.read_rows()) < 5
-    second = LocalDeployment(first.spec, tmp_path, policy=SKIP, quorum=3)
+    second = LocalDeployment(first.spec, tmp_path, policy=policy, quorum=3)
+    clock.expire_lease(second, 3)
     for m in (0, 1, 2):
         second.join(m)
     second.play()
@@ -166,7 +170,7 @@ def test_verify_does_without_clients_that_were_excluded_during_the_run(tmp_path:
     first = LocalDeployment(spec, tmp_path)
     stop_after(first, 5)
     for m in first.partition.clients:
-        first.join(m, patience=1.0)
+        first.join(m)
     with pytest.raises(KeyboardInterrupt):
         first.play()
     second = LocalDeployment(spec, tmp_path, without=(3,))

@@ -24,7 +24,7 @@ from splitrelay.network.grpc_channel import ServerRefused
 from splitrelay.randomness import Purpose, rng
 from splitrelay.security.authority import create_authority, open_authority
 from tests.support.bare_server import wait_until
-from tests.support.deployment import LocalDeployment, remove_times, simulate_run, small_spec
+from tests.support.deployment import PATIENCE, LocalDeployment, remove_times, simulate_run, small_spec
 
 TWO = ("M=2", "C=9", "R=2")
 SALT = bytes(range(32))
@@ -269,7 +269,7 @@ def test_a_check_prints_count_shape_classes_and_digest(tmp_path: Path) -> None:
 
     def check(port: int) -> None:
         stage.listening.set()
-        options = {"agreed": AgreedSpec(stage.spec), "check": True, "patience": 20.0}
+        options = {"agreed": AgreedSpec(stage.spec), "check": True, "patience": PATIENCE}
         wish = ClientOptions(f"127.0.0.1:{port}", 0, own_file(tmp_path, 0), tmp_path / "client-0", **options)
         checked.append(ClientProgram(wish, stage.said.append).run())
         for m in (0, 1):

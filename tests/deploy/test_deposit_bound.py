@@ -93,7 +93,7 @@ def test_a_client_whose_deposits_are_out_of_bounds_stops_the_run_that_may_not_sk
     stage = LocalDeployment(small_spec(tmp_path), tmp_path, policy=Policy("wait", retries=1))
     corrupt(monkeypatch, huge)
     for m in stage.partition.clients:
-        stage.join(m, patience=0.5)
+        stage.join(m)
     with pytest.raises(VisitFailed) as found:
         stage.play()
     assert f"client {EVIL}" in found.value.what
@@ -134,7 +134,7 @@ def test_a_sealed_half_out_of_bounds_is_refused_and_its_writer_is_named(
     corrupt(monkeypatch, change)
     for m in stage.partition.clients:
         test = {"test": tmp_path / "data" / "test.npz", "keep": tmp_path / "model"} if m == 2 else {}
-        stage.join(m, patience=0.5, **test)
+        stage.join(m, **test)
     with pytest.raises(VisitFailed) as found:
         stage.play()
     assert f"client {EVIL}" in found.value.what
@@ -144,9 +144,9 @@ def test_a_sealed_half_out_of_bounds_is_refused_and_its_writer_is_named(
 def test_a_fed_server_refuses_a_half_out_of_bounds_and_names_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = make_fed_deployment(tmp_path, "algorithm=fedavg", "R=1", policy=Policy("retry", lease=5.0, retries=1))
+    stage = make_fed_deployment(tmp_path, "algorithm=fedavg", "R=1", policy=Policy("retry", retries=1))
     corrupt(monkeypatch, huge)
-    join_all(stage, patience=0.5)
+    join_all(stage)
     with pytest.raises(WorkError) as found:
         stage.play()
     assert f"client {EVIL} wrote last" in str(found.value)

@@ -41,7 +41,7 @@ def misbehave(monkeypatch: pytest.MonkeyPatch, how: str, times: float = float("i
 
 def play(stage: LocalDeployment) -> None:
     for m in stage.partition.clients:
-        stage.join(m, patience=0.5)
+        stage.join(m)
     stage.play()
 
 
@@ -79,7 +79,7 @@ def test_the_next_lease_of_a_client_comes_after_the_word_that_its_visit_failed(
     policy = Policy("skip", lease=0.1, strikes=0)
     stage = LocalDeployment(small_spec(tmp_path, "M=2", "C=9", "R=12"), tmp_path, policy=policy, quorum=1)
     misbehave(monkeypatch, "h")
-    stage.join(BAD, patience=0.5)
+    stage.join(BAD)
     with pytest.raises(Diverged):  # its last round was lost, too
         stage.play()
     assert len(stage.events("skipped")) == 24 and len(stage.events("leased")) == 12
@@ -184,7 +184,7 @@ def test_a_batch_that_the_layers_refuse_fails_the_visit_and_not_the_server(
 
     monkeypatch.setattr(client_visit.RemoteServerHalf, "step", single)
     for m in stage.partition.clients:
-        stage.join(m, patience=0.5, agreed=AgreedSpec(stage.spec))
+        stage.join(m, agreed=AgreedSpec(stage.spec))
     stage.play()
     assert set(list_skips(stage)) == {(0, BAD), (1, BAD), (2, BAD)}
 

@@ -241,7 +241,7 @@ def test_a_visit_that_cannot_be_kept_counts_for_nobody(
     stage = listened(tmp_path, words)
     listener = Listener(stage, monkeypatch)
     Renames(monkeypatch, full)
-    joined(stage, patience=0.5)
+    joined(stage)
     with expect_error(StorageError, what="visits", value=os.strerror(errno.ENOSPC)):
         stage.play()
     assert listener.there == [] and not stage.events("committed")
@@ -261,7 +261,7 @@ def test_two_visits_of_which_only_the_later_was_kept_are_both_made_again(
     first.cues[0, "deposit"] = first.wait_for(fallen)
     with monkeypatch.context() as meanwhile:
         Renames(meanwhile, fall)
-        joined(first.stage, patience=0.5)
+        joined(first.stage)
         with expect_error(StorageError, what="visits", value=os.strerror(errno.ENOSPC)):
             first.stage.play()
     assert [file.name[8:15] for file in (tmp_path / "run" / "relay" / "visits").iterdir()] == ["-m00001"]
@@ -331,7 +331,7 @@ def test_who_never_makes_a_step_ends_the_run(tmp_path: Path, monkeypatch: pytest
     policy = Policy(step=100.0, retries=1)
     stage = LocalDeployment(small_spec(tmp_path, "M=2", "C=5", "R=1", "order=fixed"), tmp_path, policy=policy)
     Mute(stage, 9, monkeypatch)
-    joined(stage, patience=0.5)
+    joined(stage)
     with expect_error(VisitFailed, what=("client 0", "2 times", "round 0"), value="100"):
         stage.play()
     assert reasons(stage, "failed") == ["no step for 100 seconds"] * 2

@@ -1,5 +1,6 @@
 """Peers that answer for ever: each transfer, visit and evaluation has an end, whatever is said meanwhile."""
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -16,6 +17,8 @@ from splitrelay.deploy import evaluation_requests
 from splitrelay.deploy.client_program import ClientProgram
 from splitrelay.deploy.client_visit import VisitRunner, receive_half
 from splitrelay.deploy.evaluation_requests import PartyRequest
+from splitrelay.deploy.half_disputes import HalfDisputes
+from splitrelay.deploy.journal import Fences
 from splitrelay.deploy.lease_limits import UsedVisits, derive_allowed_visits
 from splitrelay.deploy.remote_evaluator import RemoteEvaluator
 from splitrelay.deploy.server_visit import Policy, VisitLease
@@ -27,7 +30,7 @@ from splitrelay.network.codec import BadMessage
 from splitrelay.network.connection_handler import ConnectionHandler
 from splitrelay.network.grpc_channel import AnswerLost, ClientStopped, ConnectionLost, VisitCancelled, open_channel
 from splitrelay.network.limits import Limits, Timeouts
-from splitrelay.network.messages import Accept, Chunk, Heartbeat, Lease, Message, Predict, Ready, UsageReport
+from splitrelay.network.messages import Accept, Chunk, Heartbeat, Lease, Message, Predict, Ready, Score, UsageReport
 from splitrelay.network.protocol import State
 from splitrelay.network.server_connection import ServerConnection, ServerContext
 from splitrelay.network.shared_event_loop import MessageReceived
@@ -166,6 +169,8 @@ class Evaluated:
 
     def send(self, *words: Any) -> None: ...
 
+    def send_half(self, *words: Any) -> None: ...
+
     def get_transferred(self, connection: int) -> tuple[int, int]:
         return 0, 0
 
@@ -253,6 +258,25 @@ def test_slices_that_are_not_full_end_an_evaluation() -> None:
     assert judged._is_in_order(predict(0), question)  # from the start
 
 
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_witness_has_time_while_the_half_reaches_it(moves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The half of a large model takes longer than a lease over a slow connection."""
+    ticking(monkeypatch, 1.0)
+    remote, struck, carried = Evaluated(Policy("skip", lease=50.0)), list[int](), itertools.count()
+    remote.journal = SimpleNamespace(
+        note=lambda *words, **facts: None, events=Path("no-such-folder/events.jsonl"), fences=Fences(Path("unused"))
+    )
+    monkeypatch.setattr(Fences, "next", lambda fences: 7)
+    remote.scheduler = SimpleNamespace(seen={3}, question=None, strike_absent=lambda m, why: struck.append(m))
+    monkeypatch.setattr(
+        remote, "get_transferred", lambda connection: (0, next(carried) * limits.PIECE if moves else 0), raising=False
+    )
+    remote.events = [None] * 100 + [MessageReceived(3, 0, Score(7, 0.0, 1.0))]
+    half: Any = SimpleNamespace(bytes=lambda: b"half", visit=1, fence=1)
+    answer = HalfDisputes(remote).ask_to_open(3, half, {})  # type: ignore[arg-type]
+    assert (isinstance(answer, Score), struck) == ((True, []) if moves else (False, [3]))
+
+
 # Messages without progress
 
 
@@ -292,7 +316,7 @@ def test_heartbeats_in_time_are_not_limited() -> None:
 
 
 # A client that is told to stop leaves soon, also if the server withholds what it waits for.
-FAR = 30.0  # seconds
+FAR = 300.0  # seconds
 # A server that withholds a reply can still send heartbeats: silence does not end the connection.
 TIMEOUTS = Timeouts(silence=600.0, grace=0.0)
 

@@ -3,10 +3,20 @@
 import json
 from pathlib import Path
 
+import pytest
+
+from splitrelay.deploy import events
 from splitrelay.deploy.events import FIELD, LINES, OLDER, EventLog, Often, read_events
 from splitrelay.deploy.journal import Journal
+from tests.support.clock import Clock
 
 WHAT = ("gone", 3)
+
+
+@pytest.fixture(autouse=True)
+def stop_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that a journal notes in a test, it notes in one minute."""
+    Clock(monkeypatch, events, is_stopped=True)
 
 
 def test_some_lines_in_the_first_minute_then_one_in_each() -> None:
@@ -44,8 +54,8 @@ def test_what_belongs_to_a_visit_is_always_kept(tmp_path: Path) -> None:
     for fence in range(3 * LINES):
         journal.note("committed", client=3, fence=fence)
         journal.note("gone", client=3, why="lost")
-    events = [json.loads(line)["event"] for line in journal.events.read_text().splitlines()]
-    assert events.count("committed") == 3 * LINES and events.count("gone") == LINES
+    kinds = [json.loads(line)["event"] for line in journal.events.read_text().splitlines()]
+    assert kinds.count("committed") == 3 * LINES and kinds.count("gone") == LINES
 
 
 def test_a_long_text_is_cut(tmp_path: Path) -> None:
@@ -60,9 +70,9 @@ def test_a_file_that_has_grown_is_begun_anew_with_all_that_is_read_back(tmp_path
         log.note("committed", client=3, fence=fence)
         for _ in range(20):
             log.note("refused", source="x", client=3, why="revoked")
-    events = read_events(log.path)
-    committed = [event["fence"] for event in events if event["event"] == "committed"]
+    found = read_events(log.path)
+    committed = [event["fence"] for event in found if event["event"] == "committed"]
     assert committed == list(range(100))
-    others = log.path.stat().st_size - sum(len(json.dumps(event)) + 1 for event in events if "fence" in event)
+    others = log.path.stat().st_size - sum(len(json.dumps(event)) + 1 for event in found if "fence" in event)
     assert others <= 2000 + 200
     assert read_events(tmp_path / OLDER) and sorted(file.name for file in tmp_path.iterdir()) == [OLDER, "events.jsonl"]

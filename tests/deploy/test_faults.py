@@ -59,7 +59,7 @@ def test_a_restarted_server_goes_on_from_the_last_committed_visit(words: str, tm
     first = LocalDeployment(spec, tmp_path)
     stop_after_commits(first, 6)
     for m in first.partition.clients:
-        first.join(m, patience=0.5)
+        first.join(m)
     with pytest.raises(KeyboardInterrupt):
         first.play()
     second = LocalDeployment(spec, tmp_path)
@@ -90,7 +90,7 @@ def test_a_client_that_stays_away_is_skipped_and_recorded(words: str, tmp_path: 
 def test_after_some_leases_without_the_client_the_run_stops(tmp_path: Path) -> None:
     stage = LocalDeployment(small_spec(tmp_path), tmp_path, policy=Policy("retry", lease=0.1, retries=2), quorum=3)
     for m in stage.partition.clients[:3]:
-        stage.join(m, patience=0.5)
+        stage.join(m)
     with expect_error(WorkError, what=("client 3", "round 0"), hint=True):
         stage.play()
 
@@ -98,6 +98,6 @@ def test_after_some_leases_without_the_client_the_run_stops(tmp_path: Path) -> N
 def test_numbers_that_overflow_stop_the_run_with_round_and_client(tmp_path: Path) -> None:
     stage = LocalDeployment(small_spec(tmp_path, "eta=1e30"), tmp_path)
     for m in stage.partition.clients:
-        stage.join(m, patience=0.5)
+        stage.join(m)
     with expect_error(Diverged, what=("round 0", "client 2"), value="eta=1e+30"):
         stage.play()

@@ -2,13 +2,13 @@
 
 import json
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
 
+from splitrelay.chaos.proxies import TcpProxy
 from splitrelay.deploy.fed_server import FedServer
 from splitrelay.deploy.handshake import build_terms
 from splitrelay.deploy.lease_limits import ServerBrokeSpec
@@ -18,7 +18,7 @@ from splitrelay.errors import InputError
 from splitrelay.network.messages import EvaluationRequest
 from splitrelay.network.server_connection import FED_SERVER_NUMBER
 from splitrelay.security.encryption import TamperedHalf
-from tests.support.deployment import LocalDeployment, simulate_run, small_spec
+from tests.support.deployment import PATIENCE, LocalDeployment, simulate_run, small_spec
 from tests.support.error_fields import expect_error
 from tests.support.sealed_deployments import join_all, make_fed_deployment
 
@@ -98,7 +98,7 @@ def test_a_restarted_main_server_goes_on(tmp_path: Path) -> None:
     first = make_fed_deployment(tmp_path, "algorithm=fedavg", "R=3")
     expected = simulate_run(first.spec, tmp_path / "simulated")
     stopped_after(first, 6)  # in the middle of the second round
-    join_all(first, patience=0.5)
+    join_all(first)
     with pytest.raises(KeyboardInterrupt):
         first.play()
     second = make_fed_deployment(tmp_path, "algorithm=fedavg", "R=3")
@@ -115,19 +115,27 @@ def test_a_fed_server_that_stays_makes_nothing_twice(tmp_path: Path) -> None:
     first = make_fed_deployment(tmp_path, *words)
     expected = simulate_run(first.spec, tmp_path / "simulated")
     stopped_after(first, 10)  # in the middle of the third round
-    first.join(FED_SERVER_NUMBER, keys=tmp_path / "fed", data=None, fed=True, patience=20.0)
+    lines = list[TcpProxy]()  # another program may take the port of the first server meanwhile
+
+    def reach_server() -> str:
+        lines.append(TcpProxy(first.serving.port))
+        return f"127.0.0.1:{lines[0].port}"
+
+    fed = {"keys": tmp_path / "fed", "data": None, "fed": True}
+    first.join(FED_SERVER_NUMBER, address=reach_server, stays=True, **fed)
     fed_server = first.threads.pop()
     for m in first.partition.clients:
         keep = {"test": tmp_path / "data" / "test.npz", "keep": tmp_path / "model"}
-        first.join(m, patience=0.5, **(keep if m == first.spec.evaluator else {}))
+        first.join(m, **(keep if m == first.spec.evaluator else {}))
     with pytest.raises(KeyboardInterrupt):
         first.play()
     second = make_fed_deployment(tmp_path, *words)
-    second.offer = second.serving.config = replace(second.offer, listen=f"127.0.0.1:{first.serving.port}")
+    second.serving.on_listening = lambda port: (setattr(lines[0], "target", port), second.listening.set())  # type: ignore[func-returns-value, assignment]
     for m in second.partition.clients:
         second.join(m, **(keep if m == second.spec.evaluator else {}))
     second.play()
-    fed_server.join(60)
+    fed_server.join(PATIENCE)
+    lines[0].close()
     assert (tmp_path / "model").read_bytes() == expected.model.read_bytes()
     committed = [(event["round"], event["client"]) for event in second.events("committed")]
     assert len(set(committed)) == len(committed)
@@ -173,7 +181,7 @@ def test_a_client_that_insists_on_it_does_not_show_its_half(tmp_path: Path) -> N
     def disconnect(port: int) -> None:
         stage.listening.set()
         stage.join(0, sealed=True)
-        stage.threads[0].join(60)
+        stage.threads[0].join(300)
         stage.stop.set()
 
     stage.serving.on_listening = disconnect

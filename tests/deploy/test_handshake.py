@@ -39,7 +39,7 @@ class Joining:
         """How it leaves, and the lines that it says but for the warning; it has the server's spec unless told."""
         stage = LocalDeployment(small_spec(self.folder, *spec), self.folder, **offer)
         words = (*words, "--spec", self.mine(*spec)) if agreed and "--spec" not in words else words
-        join = ("--insecure", "--client", "0", "--data", str(data or self.data), "--patience", "10", *words)
+        join = ("--insecure", "--client", "0", "--data", str(data or self.data), "--patience", "300", *words)
         (code,) = onlooker(stage, lambda port: left("join", f"127.0.0.1:{port}", *join))
         said = self.capsys.readouterr()
         lines = (said.err + said.out).splitlines()

@@ -49,7 +49,7 @@ class Trainer:
 
     def end(self) -> None:
         self.over.set()
-        self.thread.join(60)
+        self.thread.join(300)
 
     def _late(self, event: MessageReceived) -> None:
         answer = self.inbox.answer_inline(event)
@@ -74,7 +74,7 @@ def test_who_waits_answers_and_settles_when_the_answer_has_left(here: BareServer
     connection, trainer = here.leased(), Trainer(here)
     for k in range(3):
         connection.send(step(k=k))
-        assert isinstance(connection.receive(60), Reply)
+        assert isinstance(connection.receive(300), Reply)
     trainer.end()
     assert trainer.answered == ["trains"] * 3 and trainer.settled == [0, 1, 2]
 
@@ -83,7 +83,7 @@ def test_who_computes_is_not_asked(here: BareServer) -> None:
     """The stand-in turns the loop then, and may not touch what is being trained."""
     connection, inbox, asked = here.leased(), here.network.connections.inbox, list[str]()
     inbox.answer_inline = lambda heard: asked.append(threading.current_thread().name)  # type: ignore[func-returns-value]
-    while not isinstance(inbox.get(timeout=60), MessageReceived):
+    while not isinstance(inbox.get(timeout=300), MessageReceived):
         pass  # up to the word that it is ready
     connection.send(step())
     wait_until(lambda: inbox._events)
@@ -102,18 +102,18 @@ def test_nobody_else_settles_when_the_training_thread_has_left(here: BareServer)
         return Answer(Reply(1, 0, H, (), 0.5), lambda: settled.append(f"{name}, by {threading.current_thread().name}"))
 
     def trains() -> None:
-        while not isinstance(inbox.get(timeout=60), ClientDisconnected):
+        while not isinstance(inbox.get(timeout=300), ClientDisconnected):
             pass
         gone.set()
 
     inbox.answer_inline = leaving
     thread = threading.Thread(target=trains, name="trains", daemon=True)
-    while not isinstance(inbox.get(timeout=60), MessageReceived):
+    while not isinstance(inbox.get(timeout=300), MessageReceived):
         pass  # up to the word that it is ready
     thread.start()
     wait_until(lambda: here.network._loop._waiting)
     connection.send(step())
-    assert isinstance(connection.receive(60), Reply) and gone.wait(60)
+    assert isinstance(connection.receive(300), Reply) and gone.wait(300)
     connection.send(step(k=1))
     wait_until(lambda: inbox._events)  # the next word is read, so the answer has left
     assert settled in ([], ["trains, by trains"])
@@ -140,9 +140,9 @@ def test_what_goes_wrong_is_the_training_threads_and_the_link_stays(here: BareSe
 
     trainer.inbox.answer_inline = diverged
     connection.send(step())
-    assert isinstance(trainer.failure.result(10), Diverged)
+    assert isinstance(trainer.failure.result(300), Diverged)
     here.say(0, Reply(1, 0, H, (), 0.5))
-    assert isinstance(connection.receive(60), Reply)
+    assert isinstance(connection.receive(300), Reply)
     trainer.end()
 
 
@@ -153,7 +153,7 @@ def test_an_answer_waits_for_the_pen(here: BareServer) -> None:
         connection.send(Heartbeat(2 * k))
         connection.send(step(k=k))
         connection.send(Heartbeat(2 * k + 1))
-        reply = connection.receive(60)
+        reply = connection.receive(300)
         assert isinstance(reply, Reply) and reply.k == k
     trainer.end()
     assert ("refused" not in dict(here.noted)) and len(trainer.settled) == 200

@@ -16,7 +16,7 @@ from splitrelay.deploy import handshake as handshake
 from splitrelay.deploy.backend import derive_client_shape
 from splitrelay.deploy.handshake import AgreedSpec, build_terms, compute_digest, read_agreed_spec, write_terms
 from splitrelay.deploy.lease_limits import FEW, SPARE, Approval, ServerBrokeSpec, UsedVisits, derive_allowed_visits
-from splitrelay.deploy.server_visit import Policy, build_lease
+from splitrelay.deploy.server_visit import build_lease
 from splitrelay.errors import InputError, SplitrelayError
 from splitrelay.kernels.builtin_models import BUILTIN_MODELS
 from splitrelay.models.model_spec import ModelSpec
@@ -75,7 +75,7 @@ class Lies:
 
     def _stop_after(self, thread: Any) -> Callable[[], None]:
         def stop() -> None:
-            thread.join(60)
+            thread.join(300)
             self.stage.stop.set()
 
         return stop
@@ -94,7 +94,7 @@ def _start(work: Callable[[], None]) -> threading.Thread:
 
 def quorum(tmp_path: Path, *words: str) -> LocalDeployment:
     """A server that begins with one client."""
-    return LocalDeployment(small_spec(tmp_path, *TWO, *words), tmp_path, quorum=1, policy=Policy(lease=5.0))
+    return LocalDeployment(small_spec(tmp_path, *TWO, *words), tmp_path, quorum=1)
 
 
 def offer(spec: Spec, **terms: Any) -> Change:
@@ -549,9 +549,7 @@ def test_layers_that_only_the_server_names_are_not_used(tmp_path: Path, monkeypa
     """With a plain copy of the spec the client makes the layers with its own code, whatever the server says."""
     features = '{"shape": [1, 8, 8], "layers": [{"kind": "Flatten", "name": "0"}]}'
     spec = small_spec(tmp_path, *OWN)
-    lies = Lies(
-        LocalDeployment(spec, tmp_path, quorum=1, policy=Policy(lease=5.0)), monkeypatch, offer(spec, plan=features)
-    )
+    lies = Lies(LocalDeployment(spec, tmp_path, quorum=1), monkeypatch, offer(spec, plan=features))
     accepted = list[Any]()
     monkeypatch.setattr("splitrelay.kernels.read_plan", lambda document: accepted.append(document))
     error = lies.join()
@@ -584,7 +582,7 @@ def test_a_digest_alone_lets_no_code_run(
     words: str, terms: dict[str, Any], role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The layers come with the terms, under the digest. The function that has made them is never called here."""
-    stage = LocalDeployment(small_spec(tmp_path, *OWN), tmp_path, quorum=1, policy=Policy(lease=5.0), keys=True)
+    stage = LocalDeployment(small_spec(tmp_path, *OWN), tmp_path, quorum=1, keys=True)
     named = [word.format(code=f"{__name__}:run_code") for word in words.split()]
     spec = small_spec(tmp_path, *TWO, *named)
     made = offer(spec, **terms)

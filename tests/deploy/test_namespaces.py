@@ -42,7 +42,7 @@ needs_root = pytest.mark.skipif(not can_create_namespaces(), reason="needs root,
 def test_run_over_noisy_links_equals_simulation(tmp_path: Path) -> None:
     spec = small_spec(tmp_path, "M=2", "C=5", "K=3", "engine=fast")
     hosts = NamespaceHosts(Noise(0.05, 0.05, 0.05))
-    verdict = Rehearsal(RehearsalOptions(spec, tmp_path / "run", timeout=120), lambda text: None, hosts).run()
+    verdict = Rehearsal(RehearsalOptions(spec, tmp_path / "run", timeout=600), lambda text: None, hosts).run()
     assert verdict.is_same
     assert min(hosts.count_packets().values()) > 0
     assert not list_namespaces(get_namespace(""))

@@ -60,7 +60,7 @@ def joined(version: int, port: int, data: Path) -> subprocess.CompletedProcess[s
     """`splitrelay join` as a program with another version of the protocol runs it."""
     words = ["join", f"127.0.0.1:{port}", "--insecure", "--client", "0", "--data", str(data)]
     command = [sys.executable, "-c", JOIN, str(version), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def session(port: int, host: str = "127.0.0.1", keys: Path | None = None, patience: float = 0.0) -> Session:

@@ -50,7 +50,7 @@ def test_without_keys_nobody_can_seal(tmp_path: Path) -> None:
 
     def disconnect(port: int) -> None:
         stage.listening.set()
-        stage.threads[0].join(60)
+        stage.threads[0].join(300)
         stage.stop.set()
 
     stage.serving.on_listening = disconnect
@@ -94,7 +94,7 @@ def test_a_server_that_hands_out_the_past_is_refused_by_name(
     """Two clients take turns, so that the one whose turn it is has seen what came after the older half."""
     monkeypatch.setattr(server, "since", since)
     monkeypatch.setattr("splitrelay.deploy.server_program.ServerVisits", server)
-    stage = make_peer_deployment(tmp_path, "M=2", "C=9", "R=4", "order=fixed", patience=0.5)
+    stage = make_peer_deployment(tmp_path, "M=2", "C=9", "R=4", "order=fixed")
     with expect_error(VisitFailed, what="4 times", value=kind):
         stage.play()
     assert [event["why"].startswith(kind) for event in stage.events("failed")] == [True] * 4
@@ -106,7 +106,7 @@ def test_the_evaluator_refuses_a_half_that_replaces_its_own(tmp_path: Path, monk
     monkeypatch.setattr(Forgetful, "by", 1)
     monkeypatch.setattr(Forgetful, "since", 2)
     monkeypatch.setattr("splitrelay.deploy.server_program.ServerVisits", Forgetful)
-    stage = make_peer_deployment(tmp_path, "M=2", "C=9", "R=4", "order=fixed", patience=0.5)
+    stage = make_peer_deployment(tmp_path, "M=2", "C=9", "R=4", "order=fixed")
     with expect_error(WorkError, what=("client 0", "visit 3"), value="OldHalf"):
         stage.play()
 
@@ -126,7 +126,7 @@ def test_a_server_that_drops_a_committed_visit_is_found_out_by_who_made_it(
             return turn  # type: ignore[no-any-return]
 
     monkeypatch.setattr("splitrelay.deploy.server_program.ServerVisits", Forking)
-    stage = make_peer_deployment(tmp_path, "M=3", "C=9", "R=3", "order=fixed", patience=0.5)
+    stage = make_peer_deployment(tmp_path, "M=3", "C=9", "R=3", "order=fixed")
     with expect_error(VisitFailed, what=("client 1", "4 times"), value="MissingVisit"):
         stage.play()
 

@@ -41,7 +41,7 @@ def test_a_lease_is_not_granted_to_whoever_was_revoked_just_before() -> None:
         out.append("client 0 is revoked")
         here.say(0, lease(), Chunk(1, 0, b"the half"))
         with expect_error(ServerRefused, what="client 0 is revoked"):
-            connection.receive(60)
+            connection.receive(300)
 
 
 def test_what_a_revoked_client_deposits_does_not_count() -> None:
@@ -54,7 +54,7 @@ def test_what_a_revoked_client_deposits_does_not_count() -> None:
         out.append("client 0 is revoked")
         connection.send(Deposit(1, len(half), compute_sha256(half)))
         with expect_error(ServerRefused, what="client 0 is revoked"):
-            connection.receive(60)
+            connection.receive(300)
         wait_until(lambda: here.network.connections.get_clients() == {})
         assert [type(event.message).__name__ for event in heard(here.network)] == ["Ready", "Finish"]
 
@@ -73,7 +73,7 @@ def test_a_revoked_client_comes_no_further_than_its_greeting() -> None:
         connection = here.call()
         connection.send(Hello(VERSION, 0))
         with expect_error(ServerRefused, what="client 0 is revoked") as caught:
-            connection.receive(60)
+            connection.receive(300)
         assert caught.value.final
 
 
@@ -120,7 +120,7 @@ def served(port: int, folder: Path) -> int:
     context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     context.set_alpn_protocols(["h2"])
-    line = socket.create_connection(("127.0.0.1", port), timeout=60)
+    line = socket.create_connection(("127.0.0.1", port), timeout=300)
     with line, context.wrap_socket(line, server_hostname="127.0.0.1") as shown:
         found = shown.getpeercert()
     assert found is not None
@@ -144,7 +144,7 @@ def test_whoever_shows_no_certificate_does_not_get_past_renewed_credentials(issu
     place = issued.folder.parent
     keys, bare = IdentityReloader(load_identity(place / "server"), pytest.fail), load_identity(place / "boss").ca
     with run_bare_server(build_reloading_credentials(keys)) as here, expect_error(ConnectionLost, value="127.0.0.1"):
-        here.call(grpc.ssl_channel_credentials(bare)).receive(60)
+        here.call(grpc.ssl_channel_credentials(bare)).receive(300)
 
 
 def test_a_client_dials_with_the_keys_that_it_has_by_then(tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_a_client_dials_with_the_keys_that_it_has_by_then(tmp_path: Path) -> Non
         wait_until(lambda: len(seen) == 2)
         stage.stop.set()
 
-    stage.join(0, patience=0.2)
-    stage.threads.append(threading.Thread(target=lambda: stage.listening.wait(60) and renewing()))
+    stage.join(0)
+    stage.threads.append(threading.Thread(target=lambda: stage.listening.wait(300) and renewing()))
     stage.threads[-1].start()
     with pytest.raises(KeyboardInterrupt):
         stage.play()

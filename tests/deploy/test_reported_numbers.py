@@ -109,7 +109,7 @@ def report(monkeypatch: pytest.MonkeyPatch, wrong: Score, times: float) -> None:
 
 def play(stage: LocalDeployment) -> list[dict[str, Any]]:
     for m in stage.partition.clients:
-        join_directly(stage, m, patience=0.5)
+        join_directly(stage, m)
     return stage.play()
 
 

@@ -43,7 +43,7 @@ def stopped(spec: Spec, folder: Path, commits: int, **offer: Any) -> RunDirector
     stage = LocalDeployment(spec, folder, **offer)
     stop_after_commits(stage, commits)
     with pytest.raises(KeyboardInterrupt):
-        play(stage, patience=0.5)
+        play(stage)
     return stage.serving.directory
 
 
@@ -285,7 +285,7 @@ def test_weights_that_no_client_can_use_are_laid_to_the_client_that_wrote_them(
         corrupt(meanwhile, huge)
         first = LocalDeployment(spec, tmp_path, policy=Policy("wait", retries=1))
         with pytest.raises(Exception) as found:
-            play(first, patience=0.5)
+            play(first)
     error: Any = found.value
     assert isinstance(error, Diverged) and f"lient {EVIL} wrote the weights last" in str(error.hint)
     assert f"--back-to 0 --without {EVIL}" in str(error.hint)
@@ -324,12 +324,12 @@ def test_a_client_is_excluded_during_the_run_and_let_in_again(words: str, tmp_pa
     second.offer = second.serving.config = _without(second, 2)
     stop_after_commits(second, 12)
     with pytest.raises(KeyboardInterrupt):
-        play(second, patience=0.5)
+        play(second)
     third = LocalDeployment(spec, tmp_path)  # without a word it stays so
     assert [event["client"] for event in third.events("excluded")] == [2]
     stop_after_commits(third, 15)
     with pytest.raises(KeyboardInterrupt):
-        play(third, patience=0.5)
+        play(third)
     last = LocalDeployment(spec, tmp_path, readmit=(2,))
     play(last)
     assert [event["client"] for event in last.events("readmitted")] == [2]
@@ -346,7 +346,7 @@ def test_a_client_is_excluded_from_a_peer_to_peer_run(listen: str, tmp_path: Pat
     first = make_direct_deployment(tmp_path, *words)
     stop_after_commits(first, 5)
     for m in first.partition.clients:
-        join_directly(first, m, listen=listen, patience=0.5)
+        join_directly(first, m, listen=listen)
     with pytest.raises(KeyboardInterrupt):
         first.play()
     second = make_direct_deployment(tmp_path, *words)
@@ -462,7 +462,7 @@ def test_a_server_with_a_damaged_visit_stops_and_goes_on_from_the_checkpoint(tmp
     directory = stopped(spec, tmp_path, 6)
     flipped(sorted((directory.path / "relay" / "visits").iterdir())[0])
     with pytest.raises(InputError) as found:
-        play(LocalDeployment(spec, tmp_path), patience=0.5)
+        play(LocalDeployment(spec, tmp_path))
     assert "relay/visits" in found.value.what
     last = LocalDeployment(spec, tmp_path, back_to=directory.checkpoints.list_rounds()[-1])
     play(last)

@@ -44,7 +44,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> LocalDeployment:
     stage = LocalDeployment(small_spec(folder, "M=2", "C=5", "R=3"), folder)
     stop_after_commits(stage, 3)
     for m in stage.partition.clients:
-        stage.join(m, patience=0.5)
+        stage.join(m)
     with pytest.raises(KeyboardInterrupt):
         stage.play()
     return stage
@@ -184,7 +184,7 @@ def test_a_server_refuses_changed_data_until_the_change_is_accepted(tmp_path: Pa
     stage = LocalDeployment(spec, tmp_path)
     stop_after_commits(stage, 3)
     for m in stage.partition.clients:
-        stage.join(m, patience=0.5)
+        stage.join(m)
     with pytest.raises(KeyboardInterrupt):
         stage.play()
     data = Path(spec.data.name)

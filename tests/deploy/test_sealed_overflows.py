@@ -10,15 +10,20 @@ from splitrelay.deploy.events import list_skipped_visits
 from splitrelay.deploy.half_disputes import PENDING, PendingStrikes
 from splitrelay.deploy.server_visit import Policy
 from splitrelay.errors import InputError, WorkError
+from splitrelay.network.client_session import Session
+from splitrelay.network.messages import Deposit, Message
 from splitrelay.security.encryption import HEADER, WrongEpoch, read_label
 from splitrelay.security.sealing_session import Sealer
 from tests.deploy.test_diverging_visit import misbehave
 from tests.deploy.test_spoiled_deposits import spoil
 from tests.deploy.test_unopenable_halves import EVIL, play, play_fed, struck
-from tests.support.deployment import watch_events
+from tests.support.bare_server import wait_until
+from tests.support.clock import Clock
+from tests.support.deployment import LocalDeployment, watch_events
 from tests.support.sealed_deployments import make_direct_deployment, make_fed_deployment
 
 NET = ("M=4", "C=5", "eta=0.05", "model=lenet-small", "evaluator=3")
+LATE = Policy("skip", lease=1000.0, step=1e6)  # only the clock of the test lets a lease run out
 LISTEN = pytest.mark.parametrize("listen", ["", "127.0.0.1:0"], ids=["relayed", "direct"])
 
 
@@ -128,15 +133,36 @@ def with_epoch(sealed: bytes, epoch: int) -> bytes:
     return label.pack() + sealed[HEADER.size :]
 
 
+def hold_deposit(stage: LocalDeployment, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client EVIL hands its half to the next client, and deposits it when the lease of that one has run out."""
+    send, began, held = Session.send, clock.monotonic(), list[int]()
+
+    def wait_for_check(after: float) -> float:
+        """Wait until the timeouts were checked so many seconds after the start, and return when."""
+        wait_until(lambda: stage.serving.remote._next_checks - began > after)
+        return float(stage.serving.remote._next_checks - began)
+
+    def sending(session: Session, *messages: Message) -> None:
+        for message in messages:
+            if session.client == EVIL and not held and isinstance(message, Deposit):
+                held.append(message.fence)
+                wait_for_check(wait_for_check(LATE.lease))  # the first one may have begun before
+            send(session, message)
+
+    monkeypatch.setattr(Session, "send", sending)
+
+
 @LISTEN
 @pytest.mark.parametrize("words", ["", "evaluator=1", "order=permutation"])
 def test_the_writer_of_a_half_in_an_epoch_that_nobody_has_is_struck_and_nobody_else(
     words: str, listen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = make_direct_deployment(
-        tmp_path, "M=4", "C=9", "R=4", "evaluator=3", *words.split(), policy=Policy("skip", lease=0.5)
-    )
+    stage = make_direct_deployment(tmp_path, "M=4", "C=9", "R=4", "evaluator=3", *words.split(), policy=LATE)
     label_epoch(monkeypatch)
+    clock = Clock(monkeypatch)
+    clock.expire_inability(stage)
+    if listen and not words:  # client 2 follows client EVIL
+        hold_deposit(stage, clock, monkeypatch)
     play(stage, listen)
     assert struck(stage) == {EVIL}
     assert list_skipped_visits(stage.events("skipped")) == {(r, EVIL, 0) for r in range(4)}
@@ -146,8 +172,9 @@ def test_the_writer_of_a_half_in_an_epoch_that_the_fed_server_has_not_is_struck_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("M=3", "C=9", "R=4", "algorithm=fedavg", "evaluator=2")
-    stage = make_fed_deployment(tmp_path, *words, policy=Policy("skip", lease=0.5))
+    stage = make_fed_deployment(tmp_path, *words, policy=LATE)
     label_epoch(monkeypatch)
+    Clock(monkeypatch).expire_inability(stage)
     play_fed(stage)
     assert struck(stage) == {EVIL}
 
@@ -155,7 +182,7 @@ def test_the_writer_of_a_half_in_an_epoch_that_the_fed_server_has_not_is_struck_
 def test_a_client_that_says_not_yet_of_a_half_that_others_open_is_struck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = make_direct_deployment(tmp_path, "M=4", "C=9", "R=4", "evaluator=3", policy=Policy("skip", lease=0.5))
+    stage = make_direct_deployment(tmp_path, "M=4", "C=9", "R=4", "evaluator=3", policy=LATE)
     unseal = Sealer.unseal
 
     def unsealing(sealer: Sealer, sealed: bytes, **label: Any) -> bytes:
@@ -164,5 +191,6 @@ def test_a_client_that_says_not_yet_of_a_half_that_others_open_is_struck(
         return unseal(sealer, sealed, **label)
 
     monkeypatch.setattr(Sealer, "unseal", unsealing)
+    Clock(monkeypatch).expire_inability(stage)
     play(stage)
     assert struck(stage) == {EVIL} and not stage.events("rejected")

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 from splitrelay.chaos import proxies
 from splitrelay.deploy import backend_fast, remote_clients, visit_scheduler
 from splitrelay.deploy.server_visit import Policy, get_stage
+from splitrelay.network import client_session, connection_handler, server
 from splitrelay.network.limits import Limits
 from splitrelay.network.messages import Ready
 from splitrelay.runs.spec import Spec
 from tests.support.bare_server import wait_until
-from tests.support.clock import Clock
+from tests.support.clock import WAITING, Clock
 from tests.support.deployment import CLIENT, SERVER, LocalDeployment, simulate_run, small_spec
 
 WHOLE = ("algorithm=fedavg", "placement=whole", "M=2", "C=9", "R=1")
@@ -28,6 +30,20 @@ SLOW: dict[str, Any] = {"limits": PIECE, "timeouts": replace(CLIENT, silence=SIL
 def make_stage(spec: Spec, folder: Path, policy: Policy | None = None) -> LocalDeployment:
     """Return a stage whose server sends small pieces and gives up after a short silence."""
     return LocalDeployment(spec, folder, policy=policy, limits=PIECE, timeouts=replace(SERVER, silence=SILENCE))
+
+
+class SteadyClock(Clock):
+    """Counts at most a tenth of a second at once: a moment in which the whole process does not run takes no time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._read = time.monotonic()
+        super().__init__(monkeypatch, client_session, connection_handler, server, *WAITING, is_stopped=True)
+
+    def monotonic(self) -> float:
+        with self._lock:
+            now = time.monotonic()
+            self._added, self._read = self._added + min(now - self._read, 0.1), now
+        return super().monotonic()
 
 
 class SlowUploadProxy(proxies.TcpProxy):
@@ -64,7 +80,10 @@ def played(stage: LocalDeployment, kind: type[proxies.TcpProxy] = proxies.TcpPro
     return lines
 
 
-def test_a_half_that_takes_longer_than_silence_may_last_comes_once(tmp_path: Path) -> None:
+def test_a_half_that_takes_longer_than_silence_may_last_comes_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SteadyClock(monkeypatch)
     stage = make_stage(small_spec(tmp_path, *WHOLE), tmp_path)
     expected = simulate_run(stage.spec, tmp_path / "simulated")
     lines = played(stage)
@@ -73,8 +92,9 @@ def test_a_half_that_takes_longer_than_silence_may_last_comes_once(tmp_path: Pat
     assert all(line.delayed > 2 * SILENCE / DELAY for line in lines.made)  # down and up, each took longer than that
 
 
-def test_a_half_on_its_way_is_progress_as_steps_are(tmp_path: Path) -> None:
+def test_a_half_on_its_way_is_progress_as_steps_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client has less time for a step than its half takes on the way up."""
+    SteadyClock(monkeypatch)
     stage = make_stage(small_spec(tmp_path, *WHOLE, "K=1"), tmp_path, policy=Policy(step=SILENCE, visit=1000.0))
     played(stage, SlowUploadProxy)
     assert not stage.events("failed") and len(stage.events("committed")) == 2

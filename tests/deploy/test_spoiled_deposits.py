@@ -56,7 +56,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, times: float = float("inf"), change: 
 
 def play(stage: LocalDeployment) -> None:
     for m in stage.partition.clients:
-        stage.join(m, patience=0.5)
+        stage.join(m)
     stage.play()
 
 
@@ -142,7 +142,7 @@ def test_a_run_whose_last_round_was_lost_to_divergence_does_not_end_well(
     spec = small_spec(tmp_path, "M=2", "C=9", "R=3")
     stage = LocalDeployment(spec, tmp_path, policy=Policy("skip", lease=0.1), quorum=1)
     misbehave(monkeypatch, "fail")
-    stage.join(EVIL, patience=0.5)
+    stage.join(EVIL)
     with pytest.raises(Diverged):
         stage.play()
     assert not stage.serving.directory.model.exists()

@@ -67,7 +67,7 @@ def test_where_all_train_at_once_it_is_everybodys_turn(tmp_path: Path, monkeypat
     def look(moment: Moment) -> None:
         if moment[2] == 0:
             seen.append(turns(asked(stage)))
-            meeting.wait(60)
+            meeting.wait(300)
 
     before_steps(monkeypatch, look)
     for m in stage.partition.clients:

@@ -81,7 +81,7 @@ def lie(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def play(stage: LocalDeployment, listen: str = "") -> None:
     for m in stage.partition.clients:
-        join_directly(stage, m, listen, patience=2.0)
+        join_directly(stage, m, listen)
     stage.play()
 
 
@@ -201,7 +201,7 @@ def test_a_history_of_clients_that_do_not_exist_strikes_only_its_writer(
 
 
 def play_fed(stage: LocalDeployment) -> None:
-    join_all(stage, patience=2.0)
+    join_all(stage)
     stage.play()
 
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 TOOLS = ["cat", "cksum", "cp", "dirname", "env", "grep", "mkdir", "mv", "rm", "sed", "sh"]
 SHELLS = ["dash", "bash --posix", "busybox sh"]
 KERNELS = "src/splitrelay/kernels"
-DEADLINE = 60.0
+DEADLINE = 300.0
 WAITING = "go: another set-up is at work; waiting for it\n"
 
 # Logs its arguments. With GATE, it reports when it starts to install, and waits until the test opens the gate.

@@ -20,6 +20,7 @@ from splitrelay.runs.checkpoint import Checkpoints, flatten_state, rebuild_state
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import Spec, load_spec
+from tests.support.command_line import start_and_read
 from tests.support.deployment import write_small_dataset
 from tests.support.engines import ENGINES
 from tests.support.error_fields import expect_error
@@ -68,21 +69,16 @@ def test_a_run_that_stops_goes_on_to_the_same_end(
 
 def test_a_killed_process_goes_on_to_the_same_end(own: Path, tmp_path: Path) -> None:
     """Real processes, real signals, in the middle of whatever they are doing."""
-    words = [f"data={own}", "M=5", "K=2", "C=1", "R=40", "algorithm=scaffold"]
+    words = [f"data={own}", "M=5", "K=2", "C=1", "R=200", "algorithm=scaffold"]
     command = [sys.executable, "-c", "from splitrelay.cli.main import run; run()", "run", *words]
     command += ["--out", str(tmp_path / "killed"), "--checkpoint", "1"]
     for lines in (3, 17):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        for _ in range(lines):
-            process.stdout.readline()
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+        with start_and_read(command, lines) as process:
+            os.kill(process.pid, signal.SIGKILL)
     killed = RunDirectory(tmp_path / "killed")
-    assert 0 < len(killed.read_rows()) < 41
+    assert 0 < len(killed.read_rows()) < 201
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert_same(killed, finished(spec(own, "R=40", "algorithm=scaffold"), tmp_path / "whole"))
+    assert_same(killed, finished(spec(own, "R=200", "algorithm=scaffold"), tmp_path / "whole"))
 
 
 def test_a_finished_run_is_left_alone_and_can_be_extended(own: Path, tmp_path: Path) -> None:

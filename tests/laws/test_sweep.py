@@ -27,7 +27,7 @@ from tests.support.error_fields import expect_error
 
 ENDLESS = 100_000  # rounds
 LONG = 60  # rounds in which there is time to kill somebody
-PATIENCE = 60_000  # milliseconds for a process to end
+PATIENCE = 300_000  # milliseconds for a process to end
 
 
 @pytest.fixture(scope="module")

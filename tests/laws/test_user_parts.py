@@ -150,7 +150,7 @@ def watch_for_end(stage: LocalDeployment) -> None:
 
     def wait() -> None:
         for thread in stage.threads:
-            thread.join(60)
+            thread.join(300)
         stage.stop.set()
 
     threading.Thread(target=wait, daemon=True).start()

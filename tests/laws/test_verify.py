@@ -18,6 +18,7 @@ from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.execute import execute
 from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.runs.spec import load_spec
+from tests.support.command_line import start_and_read
 from tests.support.engines import ENGINES
 
 PUBLISHED = ["environment.json", "model.sha256", "rounds.jsonl.gz", "spec.toml"]
@@ -122,21 +123,16 @@ def test_two_runs_side_by_side(run: Path, own: Path, tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_after_the_visit_and_says_how_to_go_on(own: Path, tmp_path: Path) -> None:
     """A real process, a real signal; what it prints is run, and ends as if nothing had happened."""
-    words = [f"data={own}", "M=5", "K=2", "C=1", "R=60"]
+    words = [f"data={own}", "M=5", "K=2", "C=1", "R=120"]
     command = [sys.executable, "-c", "from splitrelay.cli.main import run; run()"]
-    process = subprocess.Popen(
-        [*command, "run", *words, "--out", "stopped"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        cwd=tmp_path)  # fmt: skip
-    assert process.stdout is not None
-    for _ in range(5):
-        process.stdout.readline()
+    process = start_and_read([*command, "run", *words, "--out", "stopped"], 5, stderr=subprocess.PIPE, cwd=tmp_path)
     os.kill(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    told = process.communicate()[1].decode()
     assert process.returncode == 130 and "finishing this visit" in told
     again = re.search(r"continue: splitrelay (.*)", told)
     assert again is not None
     kept = RunDirectory(tmp_path / "stopped")
-    assert 3 < len(kept.read_rows()) < 61 and kept.checkpoints.list_rounds()[-1] == kept.read_rows()[-1]["round"]
+    assert 3 < len(kept.read_rows()) < 121 and kept.checkpoints.list_rounds()[-1] == kept.read_rows()[-1]["round"]
     subprocess.run([*command, *again[1].split()], cwd=tmp_path, check=True, capture_output=True)
     whole = RunDirectory(tmp_path / "whole")
     list(execute(load_spec(None, words), whole))

@@ -7,16 +7,34 @@ from typing import Any
 
 import pytest
 
+from splitrelay.deploy import (
+    evaluation_requests,
+    fed_averaging,
+    half_disputes,
+    remote_clients,
+    remote_evaluator,
+    visit_scheduler,
+)
 from tests.support.bare_server import wait_until
-from tests.support.deployment import LocalDeployment
+from tests.support.deployment import LocalDeployment, watch_events
+
+# The modules that decide how long a server waits for clients, the evaluator, the fed server and witnesses.
+WAITING = (evaluation_requests, fed_averaging, half_disputes, remote_clients, remote_evaluator, visit_scheduler)
 
 
 class Clock:
-    """Replace `time` in some modules. It runs like the real clock, plus all that `advance` has added."""
+    """Replace `time` in some modules. It runs like the real clock, plus all that `advance` has added.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:
+    Args:
+        monkeypatch: Restores the modules after the test.
+        modules: The modules; those in which a server waits, unless given.
+        is_stopped: The clock does not run; only `advance` moves it.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType, is_stopped: bool = False) -> None:
         self._added, self._lock = 0.0, threading.Lock()
-        for module in modules:
+        self._stopped_at = time.monotonic() if is_stopped else None
+        for module in modules or WAITING:
             monkeypatch.setattr(module, "time", self)
 
     def advance(self, seconds: float) -> None:
@@ -26,7 +44,7 @@ class Clock:
 
     def monotonic(self) -> float:
         """Return what time.monotonic would return."""
-        return time.monotonic() + self._added
+        return (time.monotonic() if self._stopped_at is None else self._stopped_at) + self._added
 
     def expire_lease(self, stage: LocalDeployment, m: int, times: int = 1) -> None:
         """Let the lease of client m run out so many times, each time as soon as the run waits only for this client."""
@@ -39,6 +57,15 @@ class Clock:
                 self.advance(stage.offer.policy.lease + 1.0)
 
         threading.Thread(target=expire, daemon=True).start()
+
+    def expire_inability(self, stage: LocalDeployment, times: int = 1) -> None:
+        """Let the lease of each party run out that reports for the first time that it cannot do its part yet."""
+
+        def happened(event: str, facts: dict[str, Any]) -> None:
+            if event == "unable":
+                self.advance(times * stage.offer.policy.lease + 1.0)
+
+        watch_events(stage, happened)
 
     @staticmethod
     def _find_only_lease(stage: LocalDeployment, m: int) -> object | None:

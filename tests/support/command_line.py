@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,20 @@ START = (
     "from splitrelay.deploy.rehearsal import die_with_parent; die_with_parent(); "
 )
 PROGRAM = [sys.executable, "-c", START + "from splitrelay.cli.main import run; run()"]
-PATIENCE = 120.0  # seconds, on a machine where much else runs
+PATIENCE = 300.0  # seconds, on a machine where much else runs
+
+
+def start_and_read(words: Sequence[str], lines: int, **how: Any) -> "subprocess.Popen[bytes]":
+    """Start a program whose output waits for us, and read so many lines of it.
+
+    The pipe holds one page, which is less than a hundred rows of a run: no run of more rows ends before it is read.
+    """
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, bufsize=0, pipesize=4096, **how)
+    assert process.stdout is not None
+    for _ in range(lines):
+        while (letter := process.stdout.read(1)) != b"\n":
+            assert letter, "the program has ended"
+    return process
 
 
 class Program:

@@ -71,10 +71,12 @@ def write_client_data(spec: Spec, to: Path) -> Partition:
     return partition
 
 
-# Short pauses between two attempts, and between two checks of a deadline. No deadline is shortened.
-CLIENT = Timeouts(first_retry=0.02, longest_retry=0.1)
+PATIENCE = 300.0  # seconds: on a busy machine, too, only a run that hangs takes so long
+# Short pauses between two attempts, and between two checks of a timeout. No timeout passes unless something hangs.
+CLIENT = Timeouts(
+    first_retry=0.02, longest_retry=0.1, handshake=PATIENCE, silence=PATIENCE, grace=PATIENCE, peer=PATIENCE
+)
 SERVER = replace(CLIENT, heartbeat=0.5, server_tick=0.05)
-PATIENCE = 120.0  # seconds that a run may take
 
 
 class LocalDeployment:
@@ -107,22 +109,28 @@ class LocalDeployment:
         self.words: dict[int, Any] = {}
         self.crashes: dict[int, Exception] = {}  # errors of clients that are mistakes in the code
         self.threads: list[threading.Thread] = []
+        self.stops: list[threading.Event] = []  # each ends a client that would wait for another server
 
-    def join(self, m: int, *, address: Callable[[], str] | None = None, **wish: Any) -> None:
-        """Start client m as soon as the server listens."""
-        thread = threading.Thread(target=self._joined, args=(m, address, wish), daemon=True)
+    def join(self, m: int, *, address: Callable[[], str] | None = None, stays: bool = False, **wish: Any) -> None:
+        """Start client m as soon as the server listens. If it `stays`, it waits for another server after this one."""
+        stop = threading.Event()
+        if not stays:
+            self.stops.append(stop)
+        thread = threading.Thread(target=self._joined, args=(m, address, stop, wish), daemon=True)
         self.threads.append(thread)
         thread.start()
 
-    def _joined(self, m: int, address: Callable[[], str] | None, wish: dict[str, Any]) -> None:
-        assert self.listening.wait(60)
+    def _joined(self, m: int, address: Callable[[], str] | None, stop: threading.Event, wish: dict[str, Any]) -> None:
+        while not self.listening.wait(0.05):
+            if stop.is_set():  # the server has ended before it listened
+                return
         where = address() if address else f"127.0.0.1:{self.serving.port}"
         name = "data.csv" if self.spec.data.label else "data.npz"
         data = wish.pop("data", self.folder / "data" / get_client_folder(m, self.partition.M) / name)
         keys = self.folder / f"client-{m}" if self.keys else None
         try:
-            wishes = {"patience": 20.0, "keys": keys, "agreed": AgreedSpec(self.spec), "timeouts": CLIENT, **wish}
-            self.clients[m] = ClientProgram(ClientOptions(where, m, data, **wishes), self.said.append)
+            wishes = {"patience": PATIENCE, "keys": keys, "agreed": AgreedSpec(self.spec), "timeouts": CLIENT, **wish}
+            self.clients[m] = ClientProgram(ClientOptions(where, m, data, **wishes), self.said.append, stop)
             self.words[m] = self.clients[m].run()
         except SplitrelayError as error:
             self.words[m] = error
@@ -132,7 +140,10 @@ class LocalDeployment:
                 self.stop.set()
 
     def play(self) -> list[dict[str, Any]]:
-        """Run until all clients have ended, and return the rows. A run that waits too long is stopped and fails."""
+        """Run until all clients have ended, and return the rows. A run that waits too long is stopped and fails.
+
+        After an error of the server its clients are told to stop. After the last round they end by themselves.
+        """
         overdue = threading.Event()
 
         def stop() -> None:
@@ -143,13 +154,16 @@ class LocalDeployment:
         watch.start()
         try:
             return [progress.row for progress in self.serving.rows()]
-        except KeyboardInterrupt:
-            assert not overdue.is_set() and not self.crashes, f"the server waits; its clients said {self.words}"
+        except BaseException as error:
+            for event in self.stops:
+                event.set()
+            is_stopped = isinstance(error, KeyboardInterrupt)
+            assert not is_stopped or not (overdue.is_set() or self.crashes), f"the server waits; words: {self.words}"
             raise
         finally:
             watch.cancel()
             for thread in self.threads:
-                thread.join(60)
+                thread.join(PATIENCE)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         lines = (self.folder / "run" / "relay" / "events.jsonl").read_text().splitlines()

@@ -34,14 +34,14 @@ def simulate_deployment(stage: LocalDeployment) -> Any:
     return simulate_run(stage.spec, stage.folder / "simulated")
 
 
-def make_peer_deployment(tmp_path: Path, *words: str, patience: float = 20.0, **offer: Any) -> LocalDeployment:
+def make_peer_deployment(tmp_path: Path, *words: str, **offer: Any) -> LocalDeployment:
     spec = small_spec(tmp_path, "route=peer-to-peer", *words)
     stage = LocalDeployment(spec, tmp_path, keys=True, **offer)
     for m in stage.partition.clients:
         more: dict[str, Any] = (
             {"test": tmp_path / "data" / "test.npz", "keep": tmp_path / "model"} if m == spec.evaluator else {}
         )
-        stage.join(m, patience=patience, **more)
+        stage.join(m, **more)
     return stage
 
 
@@ -52,8 +52,8 @@ def make_fed_deployment(folder: Path, *words: str, **offer: Any) -> LocalDeploym
     return stage
 
 
-def join_all(stage: LocalDeployment, patience: float = 20.0) -> None:
-    stage.join(FED_SERVER_NUMBER, keys=stage.folder / "fed", data=None, fed=True, patience=patience)
+def join_all(stage: LocalDeployment) -> None:
+    stage.join(FED_SERVER_NUMBER, keys=stage.folder / "fed", data=None, fed=True)
     for m in stage.partition.clients:
         keep: dict[str, Any] = {"test": stage.folder / "data" / "test.npz", "keep": stage.folder / "model"}
-        stage.join(m, patience=patience, **(keep if m == stage.spec.evaluator else {}))
+        stage.join(m, **(keep if m == stage.spec.evaluator else {}))

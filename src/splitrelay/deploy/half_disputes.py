@@ -236,7 +236,10 @@ class HalfDisputes:
         return Verdict.UNDECIDED
 
     def ask_to_open(self, witness: int, x: Any, expected: dict[int, int]) -> Score | Fail | None:
-        """Ask a party whether it can open the half of x. Return None if it does not answer."""
+        """Ask a party whether it can open the half of x. Return None if it does not answer.
+
+        Its time begins anew whenever more of the half has reached it: a slow connection is no reason for a strike.
+        """
         recipe = json.dumps({"check": {str(m): visit for m, visit in expected.items()}})
 
         def ask(connection: int) -> int:
@@ -244,7 +247,8 @@ class HalfDisputes:
 
         question = PartyRequest(self.clients, witness, ask)
         before, self.scheduler.question = self.scheduler.question, question
-        until = time.monotonic() + self.clients.policy.lease
+        lease, moved = self.clients.policy.lease, question.transferred
+        until = time.monotonic() + lease
         try:
             while (
                 time.monotonic() < until and witness in self.clients.connections.get_clients() and not question.unable
@@ -256,6 +260,8 @@ class HalfDisputes:
                     return question.refusal
                 if question.failures:
                     break
+                if question.transferred != moved:
+                    moved, until = question.transferred, time.monotonic() + lease
         finally:
             self.scheduler.question = before
         if question.unable:
@@ -309,10 +315,15 @@ class HalfDisputes:
         return f"{why.rstrip('. ')}{who}"
 
     def take_absence(self, lease: VisitLease, now: float) -> bool:
-        """Take a complaint if a client cannot open its half yet after a whole lease: perhaps nobody ever can."""
+        """Take a complaint if a client cannot open its half yet after a whole lease: perhaps nobody ever can.
+
+        Where the half went directly to the client, its writer has to deposit it first, for which it has its own time.
+        """
         x, m = lease.visit.x, lease.visit.m
-        is_disputed = lease.unable is not None and lease.server_visit is None and self.clients.policy.away == "skip"
-        if not is_disputed or not len(x.blob) or self.find_half_writer(x) == m:
+        is_unable = lease.unable is not None and lease.server_visit is None
+        if is_unable and x.visit and not len(x.blob):
+            return True
+        if not is_unable or self.clients.policy.away != "skip" or not len(x.blob) or self.find_half_writer(x) == m:
             return False
         lease.since, lease.unable, lease.granted_at, lease.after = now, None, 0.0, math.inf
         self.complaints.append(Complaint(lease, lease.why, later=True))

@@ -3,6 +3,8 @@
 Rules
     - Each visit ends: it is committed, it is skipped, or the run stops with the reason.
     - A visit times out only when it makes no progress. A repeated message and a new connection are not progress.
+    - Only a client that is not connected is away. One that is connected, and waits until the server grants it the visit
+      or has read its arrival, loses no lease. Its time begins when it leaves.
     - A visit that fails or whose lease runs out is rolled back: both halves return to the start of the visit. Then it
       is leased again, under a new fence.
     - With `--away skip` the visit of an absent client is skipped after one lease, and its next visits at once, until
@@ -143,9 +145,13 @@ class VisitScheduler:
 
     def check_timeouts(self, now: float) -> None:
         """Fail the visits that make no progress, and handle those whose clients are away for too long."""
+        here = self.connections.get_clients()
         for lease in list(self.leases.values()):
             if lease.connection is None:
                 if lease.server_visit is None and self.quarantine.is_held(lease.visit.m):
+                    continue
+                if lease.visit.m in here and lease.unable is None:  # it waits for us
+                    lease.since = now if lease.server_visit is None else lease.since
                     continue
                 is_due = now - lease.since > self.policy.lease and now >= lease.after  # before, the client waits for us
                 if is_due and not self.take_absence(lease, now):

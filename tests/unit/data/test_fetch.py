@@ -239,14 +239,14 @@ class Gate:
 
     def __call__(self, handler: small_datasets.http.server.BaseHTTPRequestHandler, payload: bytes) -> None:
         self.asked.set()
-        self.open.wait(60)
+        self.open.wait(300)
         small_datasets.whole(handler, payload)
 
 
 def test_two_processes_fetch_once_and_both_are_served(root: Path) -> None:
     gate = Gate()
     with server(gate) as (base, asked), fetcher(root, base) as first:
-        assert gate.asked.wait(60)  # the first is in the middle of it
+        assert gate.asked.wait(300)  # the first is in the middle of it
         with fetcher(root, base) as second:
             assert second.stdout is not None and "waiting for another process" in second.stdout.readline()
             gate.open.set()
@@ -259,7 +259,7 @@ def test_a_killed_fetcher_holds_nobody_up(root: Path, tmp_path: Path) -> None:
     gate = Gate()
     with server(gate) as (base, _):
         with fetcher(root, base) as victim:
-            assert gate.asked.wait(60)
+            assert gate.asked.wait(300)
             victim.kill()
         assert len(left(root)) == 1  # its temporary folder
         steps = list(iterate_fetch(tiny_set(Folder(write_files(tmp_path / "full"))), root))

@@ -13,7 +13,7 @@ from splitrelay.paper.demo import Point, run_point
 from splitrelay.runs.records import runs_under
 from splitrelay.runs.run_directory import remove_measurements
 
-PATIENCE = 60  # seconds, on a machine where much else runs
+PATIENCE = 300  # seconds, on a machine where much else runs
 
 
 def ctrl_c(demo: subprocess.Popen[str]) -> None:

@@ -23,7 +23,7 @@ from splitrelay.security.revocation import Revocations
 from tests.support.error_fields import expect_error
 from tests.support.key_folders import DAY, consortium, copied
 
-DEADLINE = 20.0
+DEADLINE = 300.0
 
 
 class WhoAmIHandler(grpc.GenericRpcHandler):  # type: ignore[misc]

@@ -31,7 +31,7 @@ class Client:
         self.server, self.connections = server, ExitStack()
 
     def connect(self) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=300)
         self.connections.callback(connection.close)
         return connection
 
