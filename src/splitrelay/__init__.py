@@ -8,12 +8,16 @@ The names below are the public interface. They are imported when they are first 
 does not import torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+from importlib import import_module
+
+TYPE_CHECKING = False  # type checkers take it for true; an import of typing would double the time of this module
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from splitrelay import runs as runs
     from splitrelay import theory as theory
     from splitrelay.algorithms import (
