@@ -86,7 +86,8 @@ def _draw_panel(
     where = f"{row_label(place, places)}, {place.setting.partition(', ')[2]}, " if several else ""
     axis.set_title(f"{where}{inside[0].column.partition}")
     axis.set_xscale("log")
-    ticks = _choose_ticks(sorted({_eta(group) for choice in inside for group in choice.tried}))
+    printed = [found.eta for found in map(get_printed_value, inside) if found is not None]
+    ticks = _choose_ticks(sorted({*printed, *(_eta(group) for choice in inside for group in choice.tried)}))
     axis.set_xticks(ticks, [f"{eta:g}" for eta in ticks])
     axis.set_xticks([], minor=True)
     axis.set_xlabel(f"rate {symbol('eta')}")
