@@ -136,8 +136,7 @@ function command(text, why) {
 
 /** A box that says what is wrong and what to do next. @param {any} error */
 function errorBox(error) {
-  const text = error.message || String(error); // sentences of the command line begin with a small letter
-  return el("div", { class: "box bad", role: "alert" }, el("p", {}, text.charAt(0).toUpperCase() + text.slice(1)), error.command ? command(error.command) : null);
+  return el("div", { class: "box bad", role: "alert" }, el("p", {}, error.message || String(error)), error.command ? command(error.command) : null);
 }
 
 /**
