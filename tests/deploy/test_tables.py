@@ -9,17 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from splitrelay.data.tables import read_table
+from splitrelay.data.tables import Column, TableTransform, read_table
 from splitrelay.deploy.backend import Shape
 from splitrelay.deploy.client_data import compute_digest, describe_data, read_source
 from splitrelay.deploy.handshake import AgreedSpec, build_terms, check_agreed, read_agreed_spec, read_spec, write_terms
 from splitrelay.deploy.handshake import compute_digest as compute_terms_digest
 from splitrelay.deploy.lease_limits import compute_disclosure, derive_allowed_visits
-from splitrelay.deploy.sample_terms import convert_samples, describe_samples, get_columns, read_sample_terms
+from splitrelay.deploy.sample_terms import (
+    build_format,
+    check_columns,
+    convert_samples,
+    describe_samples,
+    get_columns,
+    read_sample_terms,
+)
 from splitrelay.errors import InputError
 from splitrelay.randomness import Purpose, rng
 from splitrelay.runs.build import load_data, resolve_spec
-from splitrelay.runs.spec import Spec, make_spec
+from splitrelay.runs.spec import DataSpec, Spec, make_spec
 from tests.support.deployment import LocalDeployment, remove_times, simulate_run
 from tests.support.error_fields import expect_error
 from tests.support.small_datasets import build_columns, write_table
@@ -174,9 +181,12 @@ def test_terms_outside_their_limits_are_refused(offered, name: str, value: objec
 
 @pytest.mark.parametrize(
     "lie",
-    [{"name": "days"}, {"name": "died"}, {"name": "ward"}, {"name": "sex"}, {"name": "age", "categories": ["40"]}],
+    [
+        {"name": "days"}, {"name": "died"}, {"name": "ward"}, {"name": "sex", "categories": []},
+        {"name": "age", "categories": ["40"]},
+    ],
     ids=lambda lie: lie["name"],
-)
+)  # fmt: skip
 def test_a_server_gets_no_column_that_the_clients_spec_leaves_out(offered, lie: dict, tmp_path: Path) -> None:
     """A plain spec does not fix the transform, and the digest of these terms fits."""
     spec, terms = offered
@@ -189,7 +199,24 @@ def test_a_server_gets_no_column_that_the_clients_spec_leaves_out(offered, lie: 
     )
     assert any(lie["name"] in line for line in disclosure.describe())
     with expect_error(InputError, value=lie["name"]):
-        bring((spec, terms), build_columns(30), tmp_path)
+        bring((spec, terms), {**build_columns(30), "ward": range(30)}, tmp_path)  # a ward may have a number as its name
+
+
+@pytest.mark.parametrize(
+    "settings, lie",
+    [
+        ({"missing": "refuse"}, {"name": "age", "fill": 40.0}),
+        ({"missing": "median"}, {"name": "age", "std": 9.0}),
+        ({"standardize": False, "missing": "median"}, {"name": "age", "std": 1e-9, "fill": 40.0}),
+        ({"standardize": False, "missing": "median"}, {"name": "age", "mean": 1.0, "fill": 40.0}),
+    ],
+    ids=["fill", "no fill", "std", "mean"],
+)
+def test_a_server_gets_no_numbers_that_the_clients_spec_rules_out(settings: dict, lie: dict) -> None:
+    form = build_format(DataSpec(label=("died",), **settings))
+    check_columns(TableTransform((Column("age", fill=40.0 if "median" in settings.values() else None),)), form, "wards")
+    with expect_error(InputError, value="age"):
+        check_columns(TableTransform((Column(**lie),)), form, "wards")
 
 
 def test_exported_rows_keep_their_text(tmp_path: Path) -> None:

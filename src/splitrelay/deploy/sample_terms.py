@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +132,10 @@ def is_table_file(path: Path) -> bool:
 
 
 def build_format(data: DataSpec) -> TableFormat:
-    """Return how the columns of a client's table are used. The column of the clients is not needed there."""
-    return TableFormat(data.label, None, data.categorical, data.ignore, data.missing, data.standardize, data.target)
+    """Return how the columns of a table are used."""
+    return TableFormat(
+        data.label, data.client, data.categorical, data.ignore, data.missing, data.standardize, data.target
+    )
 
 
 def convert_table(table: Table, spec: Spec, terms: Terms, samples: SampleTerms) -> SampleSet:
@@ -161,19 +163,24 @@ def convert_table(table: Table, spec: Spec, terms: Terms, samples: SampleTerms) 
 
 
 def check_columns(transform: TableTransform, form: TableFormat, of: str) -> None:
-    """Raise InputError if the server's transform reads columns that are no features in this client's own spec.
+    """Raise InputError if the server's transform is none that this client's own spec can give.
 
     The server chooses the transform, and a spec without terms does not fix it. Without this check the server could name
     a column that the spec ignores, and its values would leave the host as smashed data.
     """
     special = (*form.label, *((form.client,) if form.client else ()), *form.ignore)
     for column in transform.columns:
-        is_other = bool(column.categories) != (column.name in form.categorical)
-        if column.name in special or is_other:
-            limit = "a column of names if it is in categorical" if is_other else "not in label, client or ignore"
+        limits_kept = {
+            "not in label, client or ignore": column.name not in special,
+            "a column of names if it is in categorical": bool(column.categories) == (column.name in form.categorical),
+            f"missing={form.missing}": (column.fill is not None) == (form.missing in ("mean", "median")),
+            "standardize=False": form.standardize or (column.mean, column.std) == (0.0, 1.0),
+        }
+        broken = [limit for limit, is_kept in limits_kept.items() if not is_kept]
+        if broken:
             hint = "Nothing was sent. Ask the operator of the server; do not join it again before this is explained."
-            what = f"the server asks for a column of {of} that the spec does not allow"
-            raise InputError(what, value=column.name, limit=limit, hint=hint)
+            what = f"the server uses a column of {of} as the spec does not allow"
+            raise InputError(what, value=column.name, limit=broken[0], hint=hint)
 
 
 def convert_arrays(path: Path, terms: Terms, samples: SampleTerms, *, test: bool = False) -> SampleSet:
@@ -227,7 +234,7 @@ def export_samples(spec: Spec, data: DataSet, partition: Partition, to: Path) ->
     Rows of a table keep their text, so that a client makes the same features from its file as a simulation does.
     """
     if spec.data.label:
-        form = replace(build_format(spec.data), client=spec.data.client)
+        form = build_format(spec.data)
         test = SHARE if spec.data.test is None else spec.data.test
         train_rows, test_rows = split_table(spec.data.name, form, test)
         export_folders(
