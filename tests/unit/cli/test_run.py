@@ -242,7 +242,7 @@ def test_own_steps_follow_the_samples(own: Path) -> None:
         (("preset=paper/cross-device-mnist-c1-k11",), "Did you mean 'paper/cross-device-mnist-c1-k10'?"),
         (("preset=paper/cross-device-mnist-c1-k10", "algorithm=scaffold"), "the paper has no rate for scaffold"),
         (("protocol=papers",), "Did you mean 'paper'?"),
-        (("tau=equal",), "'proportional'"),
+        (("tau=equal",), "tau"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
