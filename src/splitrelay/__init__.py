@@ -8,10 +8,6 @@ The names below are the public interface. They are imported when they are first 
 does not import torch.
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-
 TYPE_CHECKING = False  # type checkers take it for true; an import of typing would double the time of this module
 __version__ = "0.1.0"
 
@@ -140,8 +136,10 @@ _NAMES = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = ["__version__", *_PACKAGES, *_NAMES]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import a public name when it is first used."""
+    from importlib import import_module  # noqa: PLC0415 - it takes longer than the rest of this module
+
     if name in _PACKAGES:
         return import_module(f"splitrelay.{name}")
     if name not in _NAMES:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from difflib import get_close_matches
-from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
@@ -113,6 +112,8 @@ def find_user_code(error: BaseException) -> str:
 
 
 def _is_user_file(name: str) -> bool:
+    from pathlib import Path  # noqa: PLC0415 - --help does not need it, and it is the slowest import of this module
+
     path = Path(name).resolve()
     own, python = Path(__file__).resolve().parent, Path(os.__file__).resolve().parent
     is_program = path.name in ("splitrelay", "splitrelay.exe")  # the script that pip writes

@@ -37,6 +37,7 @@ BEFORE = {  # what must have been run for the example to have something to read
     },
 }
 HEAVY = ("numpy", "matplotlib", "torch", "scipy", "sklearn", "ray", "grpc")
+SLOW = ("json", "csv", "tempfile", "pathlib", "signal", "fractions")  # together a sixth of the time of --help
 
 
 @pytest.mark.parametrize("path", COMMANDS)
@@ -65,8 +66,11 @@ def test_the_example_runs(path: str, splitrelay: Invoke) -> None:
 def test_help_costs_no_heavy_import() -> None:
     script = f"""
 import sys
-from click.testing import CliRunner
 from splitrelay.cli.main import app
+app(["--help"], standalone_mode=False)
+slow = sorted(set({SLOW!r}) & set(sys.modules))
+assert not slow, f"--help imports {{slow}}"
+from click.testing import CliRunner
 for path in {list(COMMANDS)!r}:
     answer = CliRunner().invoke(app, [*path.split()[1:], "--help"])
     assert answer.exit_code == 0, path

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryFile
 from threading import Event
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from splitrelay.atomic_files import build_write_error
-from splitrelay.table import Table, format_cell, format_json
+if TYPE_CHECKING:  # --help needs none of them
+    from pathlib import Path
+    from types import FrameType
+
+    from splitrelay.table import Table
 
 
 @dataclass
@@ -77,6 +76,8 @@ def stopping(words: str | None = FINISHING) -> Iterator[Event]:
     Args:
         words: The note that is printed at the first signal, if any.
     """
+    import signal
+
     stop = Event()
 
     def first(number: int, frame: FrameType | None) -> None:
@@ -95,10 +96,7 @@ def stopping(words: str | None = FINISHING) -> Iterator[Event]:
             signal.signal(number, handler)
 
 
-__all__ = ["FORMATS", "Table", "cell", "emit", "format_option", "format_terminal", "format_tick", "prepare_folder"]
-
 FORMATS = ("table", "csv", "markdown", "json")
-cell = format_cell
 
 
 def format_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,6 +108,8 @@ def format_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def emit(table: Table, payload: object, shape: str) -> None:
     """Print a table in one of FORMATS; as JSON the payload."""
+    from splitrelay.table import format_json
+
     texts: dict[str, Callable[[], str]] = {
         "json": lambda: format_json(payload),
         "csv": table.to_csv,
@@ -137,6 +137,10 @@ def format_tick(holds: bool) -> str:
 
 def prepare_folder(folder: Path) -> None:
     """Make a folder and check that it can be written to, before the work rather than after it."""
+    from tempfile import TemporaryFile
+
+    from splitrelay.atomic_files import build_write_error
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):

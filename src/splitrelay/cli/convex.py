@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command, figure_options
-from splitrelay.cli.console import Table, emit, format_option, note, prepare_folder, say
+from splitrelay.cli.console import emit, format_option, note, prepare_folder, say
 from splitrelay.cli.key_values import Key, count, number, parse_settings, seed, settings_argument
 from splitrelay.cli.partition.commands import word
 from splitrelay.errors import InputError
+from splitrelay.table import Table
 
 if TYPE_CHECKING:
     from splitrelay.paper.convex_records import Cell, Record, Side, Study

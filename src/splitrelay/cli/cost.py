@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option
+from splitrelay.cli.console import emit, format_option
 from splitrelay.cli.key_values import settings_argument
 from splitrelay.cli.spec_arguments import list_spec_keys, load_spec_arguments
+from splitrelay.table import Table
 
 COLUMNS = ("algorithm", "placement", "layers", "after", "parameters", "visits", "kB up", "kB down", "messages", "MFLOP")
 SEEN = ("socket kB up", "socket kB down", "all messages", "ms computing", "ms waiting", "MB memory")

@@ -10,7 +10,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from splitrelay.cli.click_extensions import Group
-from splitrelay.cli.console import Table, emit, format_option, is_progress_hidden, note, say
+from splitrelay.cli.console import emit, format_option, is_progress_hidden, note, say
+from splitrelay.table import Table
 
 if TYPE_CHECKING:
     from splitrelay.data.datasets import KnownSet

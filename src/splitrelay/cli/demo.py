@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option, note, prepare_folder, say
+from splitrelay.cli.console import emit, format_option, note, prepare_folder, say
+from splitrelay.table import Table
 
 if TYPE_CHECKING:
     from splitrelay.paper.demo import Cell, Outcome

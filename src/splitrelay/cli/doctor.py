@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option
+from splitrelay.cli.console import emit, format_option
+from splitrelay.table import Table
 
 
 @click.command(cls=Command, example="splitrelay doctor")

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option, note, say
+from splitrelay.cli.console import emit, format_option, note, say
 from splitrelay.cli.key_values import Key, settings_argument, words
 from splitrelay.cli.spec_arguments import expand_arguments, list_spec_keys
 from splitrelay.cli.sweep import command, places_options, run_and_show
 from splitrelay.cli.table import parse_seeds
 from splitrelay.errors import InputError, WorkError
+from splitrelay.table import Table
 
 if TYPE_CHECKING:
     from splitrelay.sweeps.grid_search import Choice, Search

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from splitrelay.errors import InputError, OutOfRange, UnknownName
 
-if TYPE_CHECKING:  # generic in newer releases of click only
+if TYPE_CHECKING:  # click.ParamType is generic in its newer releases only
+    from click.shell_completion import CompletionItem
+
     TextParam = click.ParamType[str]
 else:
     TextParam = click.ParamType
@@ -43,6 +43,8 @@ def list_keys(keys: Keys) -> list[Key]:
 
 def number(name: str, text: str) -> float:
     """Read a finite number, or a fraction such as 4/3."""
+    from fractions import Fraction
+
     numerator, slash, denominator = text.partition("/")
     try:  # Fraction refuses 1/1.8 as a whole
         value = float(Fraction(numerator) / Fraction(denominator)) if slash else float(text)
@@ -164,6 +166,8 @@ class Settings(TextParam):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the keys that start with this text."""
+        from click.shell_completion import CompletionItem
+
         return [
             CompletionItem(f"{key.name}=", help=key.help)
             for key in list_keys(self.keys)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Group
-from splitrelay.cli.console import Table, emit, format_option, note
+from splitrelay.cli.console import emit, format_option, note
+from splitrelay.table import Table
 
 if TYPE_CHECKING:
     from splitrelay.security.authority import KeyDelivery, KeyStatus

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option, say
+from splitrelay.cli.console import emit, format_option, say
 from splitrelay.cli.key_values import Key, count, parse_settings, settings_argument
 from splitrelay.errors import InputError
+from splitrelay.table import Table
 from splitrelay.tensor_types import TensorType
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from pathlib import Path
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option, note, say
+from splitrelay.cli.console import emit, format_option, note, say
 from splitrelay.errors import InputError
+from splitrelay.table import Table
 
 
 @click.command(cls=Command, example="splitrelay new first")

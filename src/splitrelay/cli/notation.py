@@ -7,7 +7,8 @@ from dataclasses import asdict
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option, say
+from splitrelay.cli.console import emit, format_option, say
+from splitrelay.table import Table
 
 TITLES = {
     "theory": "Key symbols (the paper's first table)",

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command, figure_options
-from splitrelay.cli.console import Table, detail, emit, format_option, prepare_folder, say
+from splitrelay.cli.console import detail, emit, format_option, prepare_folder, say
 from splitrelay.cli.key_values import Key, count, number, parse_settings, seed, settings_argument
 from splitrelay.errors import InputError, OutOfRange
+from splitrelay.table import Table
 
 if TYPE_CHECKING:
     from splitrelay.objectives.quadratic_groups import Group

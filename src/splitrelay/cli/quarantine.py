@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option, note
+from splitrelay.cli.console import emit, format_option, note
 from splitrelay.errors import InputError
+from splitrelay.table import Table
 
 if TYPE_CHECKING:
     from splitrelay.deploy.quarantine import Conduct

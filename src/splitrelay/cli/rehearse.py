@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option, format_tick, note
+from splitrelay.cli.console import emit, format_option, format_tick, note
 from splitrelay.cli.deploy_options import away_option, insecure_option, warn_insecure
 from splitrelay.cli.key_values import settings_argument
 from splitrelay.cli.spec_arguments import list_spec_keys, load_spec_arguments
 from splitrelay.errors import InputError, WorkError
+from splitrelay.table import Table
 
 if TYPE_CHECKING:
     from splitrelay.deploy.rehearsal import Hosts, RehearsalOptions

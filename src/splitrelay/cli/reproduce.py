@@ -12,9 +12,10 @@ import click
 
 from splitrelay.atomic_files import write_text
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, note, prepare_folder, say
+from splitrelay.cli.console import emit, note, prepare_folder, say
 from splitrelay.cli.spec_arguments import split_arguments
 from splitrelay.errors import InputError
+from splitrelay.table import Table
 
 if TYPE_CHECKING:
     from splitrelay.paper.plan import Unit

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option, note, say, stopping
+from splitrelay.cli.console import emit, format_option, note, say, stopping
 from splitrelay.cli.key_values import settings_argument
 from splitrelay.cli.spec_arguments import device_option, list_spec_keys, load_spec_arguments
 from splitrelay.errors import InputError
+from splitrelay.table import Table
 
 if TYPE_CHECKING:
     from splitrelay.runs.execute import Progress

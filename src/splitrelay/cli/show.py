@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option, say
+from splitrelay.cli.console import emit, format_option, say
 from splitrelay.cli.run import describe_accuracy
 from splitrelay.cli.sweep import format_summary, show_status
 from splitrelay.runs.client_records import RunClients, read_clients
+from splitrelay.table import Table
 
 if TYPE_CHECKING:
     from splitrelay.runs.records import Run

@@ -11,9 +11,10 @@ from typing import Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option, note, say
+from splitrelay.cli.console import emit, format_option, note, say
 from splitrelay.cli.deploy_options import Seconds, keys_options, warn_insecure
 from splitrelay.errors import InputError
+from splitrelay.table import Table
 
 COLUMNS = ("client", "is", "", "samples", "visits", "MB up", "MB down", "s computing", "s waiting", "MB memory")
 DAY = 86_400  # seconds

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option, is_progress_hidden, note, prepare_folder, stopping
+from splitrelay.cli.console import emit, format_option, is_progress_hidden, note, prepare_folder, stopping
 from splitrelay.cli.key_values import settings_argument
 from splitrelay.cli.run import HERE, require_package
 from splitrelay.cli.spec_arguments import CPU, check_device, device_option, expand_arguments, list_spec_keys
 from splitrelay.errors import InputError, WorkError
+from splitrelay.table import Table
 
 if TYPE_CHECKING:
     from splitrelay.sweeps.jobs import JobRunner, JobStatus, Shard

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option, note, stopping
+from splitrelay.cli.console import emit, format_option, note, stopping
 from splitrelay.errors import InputError
+from splitrelay.table import Table
 
 if TYPE_CHECKING:
     from splitrelay.tracking.session import Copied, Tracking

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, cell, emit, format_option, note, say
+from splitrelay.cli.console import emit, format_option, note, say
 from splitrelay.cli.spec_arguments import check_device, device_option
 from splitrelay.cli.table import check_begun_runs, choice_options, find_runs, parse_seeds
+from splitrelay.table import Table, format_cell
 
 if TYPE_CHECKING:
     from splitrelay.runs.compare import Comparison, Row
@@ -177,4 +178,4 @@ def _find_verdict(found: Comparison) -> tuple[str, bool]:
 
 def _format_last(run: Run, name: str) -> Any:
     rows: list[Row] = run.rows
-    return cell(rows[-1].get(name)) if rows else None
+    return format_cell(rows[-1].get(name)) if rows else None

@@ -4,11 +4,15 @@ The package can be called: `sr.runs("results")` returns all runs of a folder. A 
 beside the package, because Python makes every imported subpackage an attribute of its parent.
 """
 
+from __future__ import annotations
+
 import sys
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class CallablePackage(ModuleType):

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, emphasize, format_option, note, say
+from splitrelay.cli.console import emit, emphasize, format_option, note, say
 from splitrelay.cli.key_values import Key, choice, combinations, count, number, parse_settings, seed, settings_argument
 from splitrelay.cli.partition.terminal_plot import choose_marks, get_width, plot_counts
 from splitrelay.errors import InputError
+from splitrelay.table import Table
 
 if TYPE_CHECKING:
     from splitrelay.data.heterogeneity import Heterogeneity

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import click
 from click.core import ParameterSource
 
-from splitrelay.cli.console import Table, cell, emit, format_tick, note, say
+from splitrelay.cli.console import emit, format_tick, note, say
 from splitrelay.cli.key_values import POINTS, Key, parse_settings
 from splitrelay.errors import InputError
+from splitrelay.table import Table, format_cell
 
 if TYPE_CHECKING:
     from splitrelay.reports.theory_figures import FigureLabels
@@ -93,7 +94,7 @@ class Grid:
     @property
     def caption(self) -> str:
         """The fixed quantities on one line."""
-        return ", ".join(f"{name}={cell(value)}" for name, value in self.fixed.items() if name not in CHOICES)
+        return ", ".join(f"{name}={format_cell(value)}" for name, value in self.fixed.items() if name not in CHOICES)
 
     @property
     def longest(self) -> str:
@@ -282,7 +283,7 @@ def list_reasons(conditions: Sequence[Condition], applicable: Any, size: int) ->
         left, right = get_column(c.left, size), get_column(c.right, size)
         for j, holds in enumerate(get_column(c.holds, size)):
             if not holds:
-                reasons[j] = f"needs {c.name} = {cell(float(right[j]))}; got {cell(float(left[j]))}"
+                reasons[j] = f"needs {c.name} = {format_cell(float(right[j]))}; got {format_cell(float(left[j]))}"
     return reasons
 
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from splitrelay.cli.console import Table, cell, emit, mood, say
+from splitrelay.cli.console import emit, mood, say
 from splitrelay.cli.key_values import Key
 from splitrelay.cli.theory import adapter, options
 from splitrelay.cli.theory.adapter import Grid
 from splitrelay.errors import InputError
+from splitrelay.table import Table, format_cell
 
 if TYPE_CHECKING:
     from splitrelay.theory import Bound
@@ -73,8 +74,8 @@ class BoundCalculation(adapter.Calculation["Bound"]):
         result = self._evaluate(first, "mask")
         limits, scale = [c.name for c in result.conditions], ""
         if grid.is_single:
-            limits = [f"{c.name} = {cell(float(c.right))}" for c in result.conditions]
-            scale = f"; eta is eta_tilde/{cell(1 / float(result.eta))}"
+            limits = [f"{c.name} = {format_cell(float(c.right))}" for c in result.conditions]
+            scale = f"; eta is eta_tilde/{format_cell(1 / float(result.eta))}"
         raise InputError(
             f"{result.algorithm} {result.case}: neither eta nor eta_tilde is given",
             limit=f"{', '.join(limits)}{scale}",
@@ -88,8 +89,8 @@ class BoundCalculation(adapter.Calculation["Bound"]):
         return adapter.build_bound_records(result, size)
 
     def print_one(self, result: Bound, record: Mapping[str, Any], grid: Grid, shape: str) -> None:
-        total, eta, eta_tilde = record["total"], cell(record["eta"]), cell(record["eta_tilde"])
-        say(f"{result.measure} <= {cell(total)} at eta = {eta}, eta_tilde = {eta_tilde}.\n")
+        total, eta, eta_tilde = record["total"], format_cell(record["eta"]), format_cell(record["eta_tilde"])
+        say(f"{result.measure} <= {format_cell(total)} at eta = {eta}, eta_tilde = {eta_tilde}.\n")
         rows = [*adapter.build_term_rows(record), ("total", total, "")]
         emit(Table(("term", "value", "share"), rows), None, shape)
         if mood.verbose:
@@ -103,7 +104,7 @@ class BoundCalculation(adapter.Calculation["Bound"]):
             if not result.vacuous
             else ("Vacuous: the bound is not", " It promises no progress.")
         )
-        known = f"{name} = {cell(float(level))}, the value that is known at x0."
+        known = f"{name} = {format_cell(float(level))}, the value that is known at x0."
         say("\n" + adapter.wrap(f"{verdict} below {known}{suffix}"))
 
     def build_columns(self, result: Bound, grid: Grid, is_csv: bool) -> dict[str, list[Any]]:

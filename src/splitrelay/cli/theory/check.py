@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, format_option, is_progress_hidden
+from splitrelay.cli.console import emit, format_option, is_progress_hidden
 from splitrelay.cli.key_values import Key, count, parse_settings, seed, settings_argument
 from splitrelay.errors import WorkError
+from splitrelay.table import Table
 
 if TYPE_CHECKING:
     from splitrelay.paper.theory_check import Row

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from splitrelay.cli.console import Table, cell, emit, say
+from splitrelay.cli.console import emit, say
 from splitrelay.cli.theory import adapter, options
 from splitrelay.cli.theory.adapter import Grid
+from splitrelay.table import Table, format_cell
 
 if TYPE_CHECKING:
     from splitrelay.theory import Bound, Comparison, Side
@@ -168,6 +169,6 @@ def _build_side_table(sides: Mapping[str, Mapping[str, Any]], title: str) -> Tab
     lines |= {term: [side["terms"].get(term) for side in shown.values()] for term in terms}
     lines |= {key: [side.get(key) for side in shown.values()] for key in ("total", "vacuous")}
     lines["for large R"] = [side.get("order", {}).get("dominant") for side in shown.values()]
-    rows = [(name, *map(cell, values)) for name, values in lines.items()]
+    rows = [(name, *map(format_cell, values)) for name, values in lines.items()]
     notes = [f"{NAMES[name]}: {side['why_not']}" for name, side in shown.items() if side["why_not"]]
     return Table(("bound", *(NAMES[name] for name in shown)), rows, title, notes)

@@ -11,7 +11,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, emit, emphasize, format_option, say
+from splitrelay.cli.console import emit, emphasize, format_option, say
+from splitrelay.table import Table
 
 if TYPE_CHECKING:
     from splitrelay.theory import Erratum

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, cell, emit, emphasize, format_option, say
+from splitrelay.cli.console import emit, emphasize, format_option, say
 from splitrelay.cli.key_values import Key, number, settings_argument
 from splitrelay.cli.theory.adapter import Grid, read_grid, wrap
 from splitrelay.cli.theory.options import ETA_TILDE, QUANTITIES, ZETA2_STAR
 from splitrelay.errors import InputError
+from splitrelay.table import Table, format_cell
 
 if TYPE_CHECKING:
     from splitrelay.theory import Lemma
@@ -73,6 +74,6 @@ def _format_list(values: Sequence[Lemma]) -> str:
         if lemma.group != group:
             group = lemma.group
             lines += [""] * bool(lines) + [emphasize(group)]
-        lines.append(f"  {lemma.name:<{width}}  {cell(lemma.value)}")
+        lines.append(f"  {lemma.name:<{width}}  {format_cell(lemma.value)}")
         lines.append(textwrap.fill(lemma.formula, 80, initial_indent="      = ", subsequent_indent="        "))
     return "\n".join(lines)

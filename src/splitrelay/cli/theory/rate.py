@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from splitrelay.cli.console import Table, cell, emit, say
+from splitrelay.cli.console import emit, say
 from splitrelay.cli.theory import adapter, options
 from splitrelay.cli.theory.adapter import MAX_PANELS, Grid
 from splitrelay.errors import InputError
+from splitrelay.table import Table, format_cell
 
 if TYPE_CHECKING:
     from splitrelay.theory import Rate
@@ -92,7 +93,7 @@ class RateCalculation(adapter.Calculation[Sequence["Rate"]]):
 
     def print_one(self, result: Sequence[Rate], record: Mapping[str, Any], grid: Grid, shape: str) -> None:
         (rate,) = result
-        say(f"{rate.measure} is of order {cell(rate.total)}.\n")
+        say(f"{rate.measure} is of order {format_cell(rate.total)}.\n")
         rows = [(*row, rate.decay[row[0]]) for row in adapter.build_term_rows(record)]
         emit(Table(("term", "value", "share", "falls as"), [*rows, ("total", rate.total, "", "")]), None, shape)
         say(f"\nLargest here: {rate.largest}. For large R: {rate.dominant}.\n{NO_CONSTANTS}")

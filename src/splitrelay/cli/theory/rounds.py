@@ -72,12 +72,12 @@ def _compute(alg: Any, case: Any, grid: Grid) -> tuple[Any, StepSize]:
 
 
 def _print_one(one: dict[str, Any], step: StepSize, grid: Grid) -> None:
-    from splitrelay.cli.console import cell
+    from splitrelay.table import format_cell
 
-    at = f"eta_tilde = {cell(one['eta_tilde'])} (eta = {cell(one['eta'])})"
+    at = f"eta_tilde = {format_cell(one['eta_tilde'])} (eta = {format_cell(one['eta'])})"
     if "eps" in grid.values:
-        say(f"{one['R']:.0f} rounds: {step.bound.measure} <= {cell(one['bound'])} at {at}.")
+        say(f"{one['R']:.0f} rounds: {step.bound.measure} <= {format_cell(one['bound'])} at {at}.")
     else:
-        say(f"eps = {cell(one['eps'])}: {step.bound.measure} <= eps at {at}.")
+        say(f"eps = {format_cell(one['eps'])}: {step.bound.measure} <= eps at {at}.")
     if step.bound.vacuous:
         say("Vacuous: the bound is not below the value that is known at x0.")

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from splitrelay.cli.console import cell, emit, say
+from splitrelay.cli.console import emit, say
 from splitrelay.cli.theory import adapter, options
 from splitrelay.cli.theory.adapter import Grid
+from splitrelay.table import format_cell
 
 if TYPE_CHECKING:
     from splitrelay.theory import Bound, StepSize
@@ -83,10 +84,10 @@ class StepSizeCalculation(adapter.Calculation["dict[str, StepSize]"]):
     def print_one(self, result: dict[str, StepSize], record: Mapping[str, Any], grid: Grid, shape: str) -> None:
         rules = record["rules"]
         step_ratio = rules["best"]["eta_tilde"] / rules["best"]["eta"]
-        ends = [
-            f"{cell(record['low'] / scale)} <= {name} <= {cell(record['high'] / scale)}".removeprefix("0 <= ")
-            for name, scale in (("eta_tilde", 1.0), ("eta", step_ratio))
-        ]
+        ends = []
+        for name, scale in (("eta_tilde", 1.0), ("eta", step_ratio)):
+            low, high = format_cell(record["low"] / scale), format_cell(record["high"] / scale)
+            ends.append(f"{low} <= {name} <= {high}".removeprefix("0 <= "))
         say(f"Allowed: {ends[0]}, that is {ends[1]}.\n")
         columns = {"rule": list(rules)}
         for title, field in {"eta_tilde": "eta_tilde", "eta": "eta", "bound": "total", "vacuous": "vacuous"}.items():

@@ -7,10 +7,11 @@ import math
 import click
 
 from splitrelay.cli.click_extensions import Command
-from splitrelay.cli.console import Table, cell, emit, format_option
+from splitrelay.cli.console import emit, format_option
 from splitrelay.cli.key_values import Key, choice, count, number, parse_settings, settings_argument
 from splitrelay.errors import InputError, OutOfRange
 from splitrelay.notation import describe_symbol
+from splitrelay.table import Table, format_cell
 
 MAX_ROUNDS = 10_000_000  # the weight of each round is in memory
 KEYS = (
@@ -47,9 +48,8 @@ def weights(settings: tuple[str, ...], shape: str) -> None:
     ]
     is_csv = shape == "csv"
     rows = [(a["r"], a["log_w"] if is_csv else format_exp(a["log_w"]), a["share"], a["theta"]) for a in records]
-    title = (
-        f"Weights of the averaged output: mu={cell(given['mu'])}, eta_tilde={cell(given['eta_tilde'])}, R={given['R']}"
-    )
+    mu, eta_tilde = format_cell(given["mu"]), format_cell(given["eta_tilde"])
+    title = f"Weights of the averaged output: mu={mu}, eta_tilde={eta_tilde}, R={given['R']}"
     tail = result.share[::-1].cumsum()
     half, most = (int((tail < part).sum()) + 1 for part in (0.5, 0.99))
     note = f"W_R = {format_exp(result.log_W)}."
@@ -70,5 +70,5 @@ def format_exp(log: float) -> str:
     """Format exp(log) with five digits, even if it exceeds the range of double precision."""
     exponent = math.floor(log / math.log(10))
     if abs(exponent) < 15:
-        return cell(math.exp(log))
+        return format_cell(math.exp(log))
     return f"{math.exp(log - exponent * math.log(10)):.4f}e{exponent:+03d}"
