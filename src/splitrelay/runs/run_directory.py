@@ -136,7 +136,7 @@ class RunDirectory:
 
     def is_finished(self, R: int) -> bool:
         """Return whether all R rounds and the final model exist, or for a published record the model's checksum."""
-        rows = self.read_rows()
+        rows = load_rows(self.path)
         is_published = self.published.exists() or read_packed(self.rounds) is not None
         has_end = self.model.exists() or (is_published and has_record(self.digest))
         return bool(rows) and rows[-1]["round"] == R and has_end
@@ -339,6 +339,7 @@ def _list_checkpoint_rounds(path: Path) -> list[int]:
 Row = dict[str, Any]
 LAST = 20  # rounds at the end of a run over which accuracies are averaged, at most
 SHARE = 5  # and never over more than one SHARE-th of the run
+LARGEST = 2**63 - 1  # whole number in a row
 REQUIRED = ("round", "test_accuracy", "test_loss", "train_loss", "bytes_up", "bytes_down", "seconds")
 MEASURED = ("seconds", "socket_", "memory_")  # parts of the names of fields that differ between two equal runs
 SKIP_FIELDS = ("skipped", "skipped_visits")  # written by servers only: a simulation has no such fields
@@ -407,6 +408,13 @@ def _find_problem(row: Any, before: Row | None) -> str:
         return f"its round is not a whole number but {row['round']!r}"
     if before is not None and row["round"] <= before["round"]:
         return f"round {row['round']} comes after round {before['round']}"
+    for name in REQUIRED:
+        if not isinstance(row[name], int | float) and (name != "train_loss" or row[name] is not None):
+            return f"its {name} is not a number but {str(row[name])[:40]!r}"
+    for name, value in row.items():
+        for number in value if isinstance(value, list) else (value,):
+            if isinstance(number, int) and abs(number) > LARGEST:
+                return f"its {name} is too large"
     return ""
 
 

@@ -30,6 +30,10 @@ HURT = {
     "a field lost": '{"round": 2}',
     "no number": WHOLE[2].replace('"round": 2', '"round": "two"'),
     "twice": WHOLE[1],
+    "text": WHOLE[2].replace('"test_accuracy": 0.2', '"test_accuracy": "high"'),
+    "null": WHOLE[2].replace('"test_accuracy": 0.2', '"test_accuracy": null'),
+    "too large": json.dumps(row(2, 0.2) | {"bytes_up": 10**400}),
+    "too large in a list": json.dumps(row(2, 0.2) | {"test_per_class": [0.0, -(10**400)]}),
 }
 
 
@@ -77,13 +81,14 @@ def test_a_half_written_last_line_is_no_damage(tmp_path: Path) -> None:
         ("table", "runs"),
         ("publish", "--to", "published"),
         ("figure", "curves", "--out", "curves.png"),
+        ("track", "--to", "tensorboard:logs"),
         ("run", "engine=reference", "--out"),
     ],
 )
 def test_every_reader_says_so(tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    hurt(tmp_path / "run", "{")
-    assert "run/rounds.jsonl, line 3:" in refused(*words, "run")
+    hurt(tmp_path / "run", "[1, 2]", at=3)
+    assert "run/rounds.jsonl, line 4:" in refused(*words, "run")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
