@@ -181,6 +181,17 @@ def test_a_sender_that_falls_before_its_deposit_is_not_needed_any_more(play: Pla
     assert not play.stage.events("undone")
 
 
+def test_a_sender_that_falls_before_its_last_deposit_has_done_its_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stores that its half was handed on: the server does not ask for the visit again."""
+    play = Play(make_direct_deployment(tmp_path, "M=3", "C=5", "R=1"), monkeypatch)
+    unpaid = play.noted["unpaid", 0]
+    play.cues = {(0, "deposit"): play.fall(0, ("handed", 0)), (1, "finish"): play.wait_for(unpaid)}
+    assert play.same()
+    assert play.stage.words[0] == play.stage.words[1]
+
+
 def test_a_half_that_is_lost_at_both_ends_is_made_again(play: Play) -> None:
     play.cues = {(0, "deposit"): play.fall(0, ("handed", 0)), (1, "ready"): play.fall(1)}
     assert play.same()

@@ -332,6 +332,9 @@ def test_a_run_is_complete_only_after_a_commit_in_the_last_round(committed: bool
     counted.record_commit(1 if committed else 0)
     assert counted.is_complete(spec) is committed
     assert used(tmp_path, "R=2").is_complete(spec) is committed  # after a restart
+    counted.begin_visit(Lease(1, 1, 1, 0, 0, 2, 0.1))
+    assert not counted.is_complete(spec)  # the server asks for a visit of the last round again: none of it counts
+    assert not used(tmp_path, "R=2").is_complete(spec)
 
 
 def test_a_number_of_steps_that_depends_on_others_stays_what_it_was(tmp_path: Path) -> None:

@@ -110,7 +110,10 @@ class VisitRunner:
             blob = self._seal(tensor_transfer.pack_vectors(x=self.engine.get_x(visit)), lease)
             assert remote.closing is not None
             can_hand_over = self.peers is not None and self.spec.route == "peer-to-peer"
-            closing = [remote.closing, *(self.peers.hand_over(lease, blob) if self.peers and can_hand_over else ())]
+            reports = list(self.peers.hand_over(lease, blob) if self.peers and can_hand_over else ())
+            if any(not report.why for report in reports):
+                self.used.record_commit(lease.r)  # it counts as soon as the visit of the next client is committed
+            closing = [remote.closing, *reports]
         closing += [self.usage.build_report()] if self.usage else []
         closing += build_deposit(lease.fence, blob, (loss,) * self.whole, piece=session.limits.piece)
         try:

@@ -206,7 +206,7 @@ class Counts:
     evaluations: int = 0
     K: int = 0  # of the first lease
     checks: int = 0  # halves of others that were opened because somebody else could not
-    ended: int = 0  # 1 after a visit of the last round was committed
+    ended: int = 0  # 1 after the newest visit of the last round was or may have been committed
 
 
 class UsedVisits:
@@ -239,6 +239,8 @@ class UsedVisits:
         if not self.allowed.has_fixed_K and self.counts.K not in (0, lease.K):
             raise _refuse("a visit of another number of local steps than before", lease.K, f"K={self.counts.K}")
         self.counts.visits, self.counts.K = self.counts.visits + 1, lease.K
+        if lease.r == self.allowed.R - 1:
+            self.counts.ended = 0
         self._save()
 
     def count_steps(self, steps: int) -> None:
@@ -253,7 +255,10 @@ class UsedVisits:
         self._save()
 
     def record_commit(self, r: int) -> None:
-        """Record a visit of round r that was or may have been committed; the last round is kept over restarts."""
+        """Record a visit of round r that was or may have been committed; the last round is kept over restarts.
+
+        If it was not committed, the server asks for it again, and `begin_visit` takes this back.
+        """
         if r == self.allowed.R - 1 and not self.counts.ended:
             self.counts.ended = 1
             self._save()
