@@ -367,6 +367,19 @@ def test_the_model_goes_to_so_many_at_once_and_nobody_holds_it_for_ever(monkeypa
     network.close("enough", again=False)
 
 
+def test_a_report_that_is_too_long_is_not_read() -> None:
+    """As Python objects it would take 70 times its length."""
+    reports = [" " * limits.REPORT, " " * (limits.REPORT + 1)]
+    network = NetworkServer(ServerContext(TERMS, Bounds(), 0, 1))
+    network.add_method("Status", status_handler(lambda: reports.pop(0), lambda context: None))
+    line = asked(network)
+    assert len(fetch_status(line)) == limits.REPORT
+    with expect_error(WorkError, value=limits.REPORT + 1):
+        fetch_status(line)
+    line.close()
+    network.close("enough", again=False)
+
+
 def test_a_question_that_is_never_asked_is_ended() -> None:
     network, times = NetworkServer(ServerContext(TERMS, Bounds(), 0, 1)), SimpleNamespace(rpc=600.0, handshake=0.1)
     network.add_method("Status", status_handler(lambda: "{}", lambda context: None, times))  # type: ignore[arg-type]

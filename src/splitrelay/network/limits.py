@@ -14,6 +14,7 @@ LEAST = 2**9  # bytes of a chunk that another one follows: short ones cost more 
 PIECE = 2**18  # bytes of a half that we send in one message: one within Timeouts.silence is 13 kB/s
 HALF = 2**31  # bytes of one half, or of a whole model
 CONTROL = 256 * 2**10  # bytes of one control message: a spec and the names of its classes must fit
+REPORT = 8 * 2**20  # characters of a status: one of 10,000 clients takes 3 MB
 BATCH = 2**20  # samples of one step
 AXES = 6  # of smashed data, the samples included
 NORMS = 2**16  # squared norms on one reply: one for each tensor of the server's half

@@ -94,6 +94,8 @@ def fetch_status(channel: grpc.Channel, patience: float = ANSWER, address: str =
         report: str = ask(PB.StatusRequest(), timeout=patience).json
     except grpc.RpcError as error:
         raise _explain_error(error, address) from None
+    if len(report) > limits.REPORT:
+        raise WorkError("the server's report is too long", value=len(report), limit=f"<= {limits.REPORT} characters")
     return report
 
 
