@@ -129,7 +129,7 @@ def test_a_server_that_is_stopped_after_the_last_round_has_succeeded(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("join", "127.0.0.1:1", "--insecure"), "give --client and --data"),
+        (("join", "127.0.0.1:1", "--insecure"), "each client needs one --client and one --data"),
         (("serve", "--lease", "-1"), "Invalid value for '--lease'"),
         (("serve", "--leese", "1"), "No such option"),
         (("serve", "no.toml", "--traceback"), "there is no spec no.toml"),

@@ -79,6 +79,20 @@ CLIENT = Timeouts(
 SERVER = replace(CLIENT, heartbeat=0.5, server_tick=0.05)
 
 
+class ClientStop(threading.Event):
+    """Stops a client that has lost its server and waits for another one, although the server has ended for good.
+
+    A client waits on this event only between two attempts to connect.
+    """
+
+    def __init__(self, has_ended: threading.Event) -> None:
+        super().__init__()
+        self.has_ended = has_ended
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.has_ended.is_set() or super().wait(timeout)
+
+
 class LocalDeployment:
     """A server in this thread, and clients in threads of their own."""
 
@@ -110,10 +124,11 @@ class LocalDeployment:
         self.crashes: dict[int, Exception] = {}  # errors of clients that are mistakes in the code
         self.threads: list[threading.Thread] = []
         self.stops: list[threading.Event] = []  # each ends a client that would wait for another server
+        self.has_ended = threading.Event()  # the server, for good
 
     def join(self, m: int, *, address: Callable[[], str] | None = None, stays: bool = False, **wish: Any) -> None:
         """Start client m as soon as the server listens. If it `stays`, it waits for another server after this one."""
-        stop = threading.Event()
+        stop = threading.Event() if stays else ClientStop(self.has_ended)
         if not stays:
             self.stops.append(stop)
         thread = threading.Thread(target=self._joined, args=(m, address, stop, wish), daemon=True)
@@ -162,6 +177,7 @@ class LocalDeployment:
             raise
         finally:
             watch.cancel()
+            self.has_ended.set()
             for thread in self.threads:
                 thread.join(PATIENCE)
 

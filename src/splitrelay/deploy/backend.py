@@ -134,7 +134,9 @@ class ClientContext:
 
 
 BACKENDS = {"reference": "backend_torch", "fast": "backend_fast"}  # engine: module of deploy/
-IMPORTING = RLock()
+# CPython before 3.11.8 may fail if two threads parse source code (gh-106905), as imports and numpy.load do. The clients
+# of one program are threads, so they do both under this lock.
+PARSING = RLock()
 SEALING = 4096  # bytes by which a sealed half may be longer than the half, without the last visit of each client
 
 
@@ -147,9 +149,9 @@ def compute_half_size(spec: Spec, shape: Shape) -> int:
 def import_backend(name: str) -> Any:
     """Import a module of deploy/ when it is first needed, one thread at a time.
 
-    Torch parses source code while it is imported, and CPython before 3.11.8 may crash if two threads do so (gh-106905).
+    Torch parses source code while it is imported (see PARSING).
     """
-    with IMPORTING:
+    with PARSING:
         return import_module(f"splitrelay.deploy.{name}")
 
 

@@ -16,7 +16,7 @@ from splitrelay.data.tables import Table
 from splitrelay.data.user_datasets import Raw
 from splitrelay.deploy.authorization import load_identity_with_role
 from splitrelay.deploy.backend import (
-    IMPORTING,
+    PARSING,
     ClientContext,
     Shape,
     compute_half_size,
@@ -350,7 +350,7 @@ class ClientProgram:
         has_layers = bool(options.accept_spec and terms.plan) and spec.engine == "fast" and code == [spec.model.name]
         is_sealed = terms.sealed or spec.route == "peer-to-peer"
         if code and (is_sealed or not has_layers):
-            with IMPORTING:
+            with PARSING:
                 if not options.agreed:
                     check_named_files(code, options.code)
                 check_code(spec, terms)
@@ -403,7 +403,8 @@ class ClientProgram:
     def _read_data(self) -> Raw | Table:
         """Read the data of the client. An evaluator that is not a client has only a test set."""
         agreed = self.options.agreed.spec if self.options.agreed else None
-        return read_source(self._get_source(), agreed, test=self.m == EVALUATOR_NUMBER)
+        with PARSING:
+            return read_source(self._get_source(), agreed, test=self.m == EVALUATOR_NUMBER)
 
     def _get_source(self) -> Path:
         source = self.options.test if self.m == EVALUATOR_NUMBER else self.options.data
@@ -412,7 +413,8 @@ class ClientProgram:
 
     def _convert(self, raw: Raw | Table, spec: Spec, terms: Terms) -> Samples:
         if terms.samples:
-            return convert_samples(self._get_source(), raw, spec, terms, test=self.m == EVALUATOR_NUMBER)
+            with PARSING:
+                return convert_samples(self._get_source(), raw, spec, terms, test=self.m == EVALUATOR_NUMBER)
         if isinstance(raw, Table):
             raise InputError(f"{raw.of} is a table, but this run trains on images", limit="images of bytes")
         return convert_images(raw, terms)
