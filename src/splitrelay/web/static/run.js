@@ -112,7 +112,7 @@ class RunView {
       paint: (ctx, k, j, x, y, w, h) => {
         const visit = at(j, k);
         if (!visit) return;
-        ctx.fillStyle = colour({ made: "tint", retried: "warn", skipped: "bad" }[/** @type {"made" | "retried" | "skipped"} */ (visit.state)]);
+        ctx.fillStyle = colour({ made: "tint", retried: "c0", skipped: "c1" }[/** @type {"made" | "retried" | "skipped"} */ (visit.state)]);
         ctx.fillRect(x + 0.5, y + 0.5, Math.max(1, w - 1), h - 1);
         ctx.fillStyle = visit.state === "made" ? colour("ink") : colour("paper");
         ctx.textAlign = "center";
