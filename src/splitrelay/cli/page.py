@@ -76,9 +76,8 @@ def serve_page(source: PageSource, port: int, is_opened: bool) -> None:
     except OSError as error:
         hint = "Choose another --port."
         raise InputError("the page cannot be served at this port", value=error.strerror, hint=hint) from None
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
     with server, stopping(None) as stop:
-        thread.start()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         say(f"page: {server.address}")
         note("Open this address in a browser. It is valid on this machine until Ctrl-C.")
         if is_opened:

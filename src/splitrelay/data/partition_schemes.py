@@ -146,8 +146,6 @@ SCHEMES: Mapping[str, Callable[..., Partition]] = {
 
 def draw_partition(kind: str, labels: Labels, **settings: Any) -> Partition:
     """Draw a partition with the scheme `kind`. Raise InputError for unknown or missing settings."""
-    if not isinstance(kind, str) or kind not in SCHEMES:
-        raise UnknownName("partition", kind, SCHEMES)
     keys = list_settings(kind)
     for name in settings:
         if name not in keys:
@@ -160,6 +158,8 @@ def draw_partition(kind: str, labels: Labels, **settings: Any) -> Partition:
 
 def list_settings(kind: str) -> dict[str, bool]:
     """Return the settings of a scheme, and for each whether it is required."""
+    if not isinstance(kind, str) or kind not in SCHEMES:
+        raise UnknownName("partition", kind, SCHEMES)
     parameters = signature(SCHEMES[kind]).parameters.values()
     return {p.name: p.default is Parameter.empty for p in parameters if p.kind is Parameter.KEYWORD_ONLY}
 

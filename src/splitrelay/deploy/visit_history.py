@@ -45,6 +45,17 @@ def build_timeline(run: Run, order: Order, first: int, end: int) -> list[dict[st
     return rounds
 
 
+def list_notes(run: Run) -> dict[str, Any]:
+    """Return the visits that were skipped or retried, with the reasons, and how many of each there are."""
+    found = {"skipped": find_skipped(run), "retried": find_retried(run)}
+    notes = [
+        {"round": r, "client": m, "state": state, "why": why}
+        for state, visits in found.items()
+        for (r, m, _), why in sorted(visits.items())
+    ]
+    return {"notes": notes, **{state: len(visits) for state, visits in found.items()}}
+
+
 def find_skipped(run: Run) -> dict[Visit, str]:
     """Return why visits were skipped."""
     found = (visit for row in run.rows for visit in row.get("skipped_visits", ()))

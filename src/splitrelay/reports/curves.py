@@ -247,9 +247,12 @@ def compute_by_place(group: Group, last: int = LAST) -> Curve:
 
 def _of_run(run: Run, last: int) -> list[float]:
     M = run.spec.partition.M
-    holds, order = find_holders(run.spec, len(run.rows[-1]["test_per_class"])), Permutation(M, run.spec.seed)
+    rows = [row for row in run.select_final_rows(last) if row["round"] and row.get("test_per_class")]
+    if not rows:
+        raise InputError(f"{run.path} has no evaluation of single classes after the first round")
+    holds, order = find_holders(run.spec, len(rows[0]["test_per_class"])), Permutation(M, run.spec.seed)
     found: list[list[float]] = [[] for _ in range(M)]
-    for row in run.select_final_rows(last):
+    for row in rows:
         latest = M - 1 - holds[order(row["round"] - 1)][::-1].argmax(0)  # by class: its last holder
         for place, accuracy in zip(latest, row["test_per_class"], strict=True):
             found[place].append(math.nan if accuracy is None else accuracy)

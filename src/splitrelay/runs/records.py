@@ -17,6 +17,7 @@ from splitrelay.runs.packed_records import (
     has_record,
     pack_records,
     read_packed,
+    read_record,
     stamp_packed,
 )
 from splitrelay.runs.run_directory import LAST, RunDirectory, compute_final_accuracy, load_rows, select_final_rows
@@ -49,6 +50,12 @@ class Run:
         """Return whether the run ended before its last round because it diverged. This is a result, and final."""
         is_short = bool(self.rows) and self.rows[-1]["round"] < self.spec.R
         return is_short and has_record(RunDirectory(self.path).diverged)
+
+    @property
+    def reason(self) -> str:
+        """Return why the run diverged; empty if it did not."""
+        file = RunDirectory(self.path).diverged
+        return read_record(file).decode("utf-8", "replace").strip() if has_record(file) else ""
 
     @property
     def accuracy(self) -> float | None:

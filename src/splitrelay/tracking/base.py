@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from splitrelay.errors import InputError, SplitrelayError, WorkError
-from splitrelay.runs.packed_records import has_record, read_record
+from splitrelay.runs.packed_records import has_record
 from splitrelay.runs.records import Run
 from splitrelay.runs.run_directory import Row, RunDirectory, get_rows_file, remove_measurements
 
@@ -59,12 +59,6 @@ class Source:
         if has_record(directory.diverged) and not directory.is_locked():
             return "diverged"
         return "running" if directory.is_locked() else "stopped"
-
-    @property
-    def reason(self) -> str:
-        """Return why the run diverged; empty if it did not."""
-        file = RunDirectory(self.run.path).diverged
-        return read_record(file).decode().strip() if has_record(file) else ""
 
     def list_points(self) -> list[Point]:
         """Return the values of all rows so far."""

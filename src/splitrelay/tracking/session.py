@@ -82,7 +82,7 @@ class Tracking:
                 state = source.state  # before the rows are read: of a run that ends now the last rows are not missed
                 new = run.update(source)
                 if state in ENDED:
-                    run.finish(state, source.reason)
+                    run.finish(state, source.run.reason)
                 rows = source.run.rows
                 found.append(
                     Copied(source.name, tracker.label, new, rows[-1]["round"] if rows else 0, source.run.spec.R, state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any
 
@@ -12,19 +12,15 @@ from splitrelay.data import load
 from splitrelay.data.datasets import SETS
 from splitrelay.data.partition import Labels
 from splitrelay.data.partition_schemes import draw_partition, list_settings
-from splitrelay.errors import InputError, OutOfRange, SplitrelayError, UnknownName
+from splitrelay.errors import OutOfRange, SplitrelayError, UnknownName
 from splitrelay.runs.spec import load_spec
-from splitrelay.theory import Bound, Problem, bound, find_crossings, stepsize
+from splitrelay.theory import CASES, Problem, bound, find_crossings, stepsize
+from splitrelay.theory.theorem_constants import check_choice
 from splitrelay.web.run_details import measure_partition
 from splitrelay.web.run_list import Query
 from splitrelay.web.source import PageSource
 
-COMMON = ("L", "sigma2", "zeta2", "M", "S", "K", "R")
-NUMBERS = {
-    "strongly-convex": (*COMMON, "mu", "D2"),
-    "general-convex": (*COMMON, "D2"),
-    "non-convex": (*COMMON, "B2", "A"),
-}  # the quantities of each case
+SHOWN = ("eta", "eta_tilde", "total", "terms", "vacuous", "applicable", "measure", "statement", "constants")
 STEPS = 61  # values of eta in the picture of the terms
 ROUNDS = 41  # values of R in the picture of the crossing
 MOST_ROUNDS = 10**7
@@ -36,10 +32,9 @@ def get_bounds(source: PageSource, query: Query) -> dict[str, Any]:
 
     The query has case, the quantities of the problem, and eta. Without eta, each algorithm has its best step.
     """
-    case = query.get("case", "strongly-convex")
-    if case not in NUMBERS:
-        raise UnknownName("case", case, NUMBERS)
-    problem = Problem(**{name: read_number(query, name) for name in NUMBERS[case] if query.get(name)})
+    case = query.get("case", CASES[0])
+    check_choice("case", case, CASES)
+    problem = Problem(**{one.name: read_number(query, one.name) for one in fields(Problem) if query.get(one.name)})
     eta = read_number(query, "eta") if query.get("eta") else None
     is_partial = problem.S is not None and problem.M is not None and problem.S < problem.M
     if not is_partial:
@@ -65,22 +60,15 @@ def _describe_side(name: Any, case: Any, problem: Problem, eta: float | None) ->
     except SplitrelayError as error:
         return {"error": str(error)}
     here = best.bound if eta is None else bound(name, case, problem, eta=eta, outside="mask")
-    ratio = float(np.asarray(best.eta_tilde / best.eta))
-    low, high = float(np.asarray(best.low)) / ratio, float(np.asarray(best.high)) / ratio
-    steps = np.geomspace(max(low, min(float(np.asarray(best.eta)) / 10, high / 100)), high, STEPS)
+    low, high = best.low / best.bound.step_ratio, best.high / best.bound.step_ratio
+    steps = np.geomspace(np.maximum(low, np.minimum(best.eta / 10, high / 100)), high, STEPS)
     over = bound(name, case, problem, eta=steps, outside="mask")
     return {
         "best": {"eta": best.eta, "total": best.bound.total, "terms": best.bound.terms},
         "range": {"low": low, "high": high},
-        "at": _describe_bound(here),
+        "at": {**{name: getattr(here, name) for name in SHOWN}, "conditions": list(map(asdict, here.conditions))},
         "curve": {"eta": steps, "total": over.total, "terms": over.terms},
     }
-
-
-def _describe_bound(found: Bound) -> dict[str, Any]:
-    conditions = [asdict(condition) for condition in found.conditions]
-    names = ("eta", "eta_tilde", "total", "terms", "vacuous", "applicable", "measure", "statement", "constants")
-    return {**{name: getattr(found, name) for name in names}, "conditions": conditions}
 
 
 def _describe_rounds(names: Any, case: Any, problem: Problem) -> dict[str, Any]:
@@ -106,10 +94,8 @@ def get_partition(source: PageSource, query: Query) -> dict[str, Any]:
     part = load_spec(None, [f"partition={kind}", *words]).partition
     settings = {name: getattr(part, name) for name in given}
     if settings.get("M", 0) > MAX_CLIENTS:
-        hint = "The command splitrelay partition draws larger ones."
-        raise OutOfRange(
-            "too many clients for the explorer", value=settings["M"], limit=f"M <= {MAX_CLIENTS}", hint=hint
-        )
+        hint = "Use splitrelay partition."
+        raise OutOfRange("too many clients", value=settings["M"], limit=f"M <= {MAX_CLIENTS}", hint=hint)
     return measure_partition(draw_partition(kind, load_labels(data), **settings))
 
 
@@ -117,6 +103,5 @@ def get_partition(source: PageSource, query: Query) -> dict[str, Any]:
 def load_labels(data: str) -> Labels:
     """Return the labels of a training set that is on this machine. A moved slider must not start a download."""
     if data not in SETS:
-        hint = f"Known sets: {', '.join(SETS)}. For your own: splitrelay partition exdir data=PATH"
-        raise InputError("the explorer knows only the data sets by name", value=data, hint=hint)
+        raise UnknownName("data set", data, SETS)
     return load(data, download=False).train.y

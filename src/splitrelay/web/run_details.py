@@ -7,6 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from splitrelay.data.heterogeneity import describe_partition, measure_heterogeneity
 from splitrelay.data.partition import Partition
 from splitrelay.data.partition_io import load_partition
@@ -15,8 +17,6 @@ from splitrelay.reports.curves import compute_by_place
 from splitrelay.reports.html_report import list_settings
 from splitrelay.reports.labels import describe_setting
 from splitrelay.reports.seed_groups import Group
-from splitrelay.runs.client_records import CLIENTS
-from splitrelay.runs.packed_records import has_record
 from splitrelay.runs.records import Run
 from splitrelay.runs.run_directory import LAST
 from splitrelay.runs.sources import read_environment
@@ -32,7 +32,7 @@ def get_run(source: PageSource, query: Query) -> dict[str, Any]:
     reading, number = source.read(), query.get("id", "")
     run = reading.get_run(number)
     return {
-        **describe_run(reading, number, []),
+        **describe_run(reading, number),
         "title": describe_setting(run.spec),
         "specs": list_settings(run.spec),
         "classes": _attempt(lambda: describe_classes(run)),
@@ -54,16 +54,13 @@ def describe_classes(run: Run) -> dict[str, Any]:
     rows = [row for row in run.rows if row.get("test_per_class")]
     if not rows:
         raise InputError("no evaluation has the accuracy of single classes")
-    step = -(-len(rows) // COLUMNS)
-    kept = sorted({*range(0, len(rows), step), len(rows) - 1})
-    values = [[None if share is None else 100 * share for share in rows[j]["test_per_class"]] for j in kept]
-    return {"rounds": [rows[j]["round"] for j in kept], "values": values}
+    kept = [rows[j] for j in np.unique(np.linspace(0, len(rows) - 1, COLUMNS).astype(int))]
+    values = [[None if share is None else 100 * share for share in row["test_per_class"]] for row in kept]
+    return {"rounds": [row["round"] for row in kept], "values": values}
 
 
 def describe_places(run: Run) -> dict[str, Any]:
     """Return the accuracy on a class by the place in the round of the last client that holds it."""
-    if not run.rows or run.rows[-1]["round"] == 0 or not run.rows[-1].get("test_per_class"):
-        raise InputError("no evaluation after the first round has the accuracy of single classes")
     curve = compute_by_place(Group((run,)))
     return {"x": curve.rounds, "y": curve.mean, "last": LAST}
 
@@ -71,12 +68,10 @@ def describe_places(run: Run) -> dict[str, Any]:
 def describe_saved_partition(directory: Path) -> dict[str, Any]:
     """Return the partition in a run directory."""
     file = directory / "partition.npz"
-    if file.exists():
-        return measure_partition(load_partition(file))
-    if has_record(directory / CLIENTS):
-        raise InputError("the server of a deployed run does not know the partition", hint="See the clients below.")
-    hint = "Published records have none; the explorer of partitions draws it again."
-    raise InputError("there is no partition.npz in this run", hint=hint)
+    if not file.exists():
+        hint = "Published records have none, and the server of a deployed run does not know it: see the clients below."
+        raise InputError("there is no partition.npz in this run", hint=hint)
+    return measure_partition(load_partition(file))
 
 
 def measure_partition(partition: Partition) -> dict[str, Any]:
@@ -92,14 +87,7 @@ def get_visits(source: PageSource, query: Query) -> dict[str, Any]:
     asked = query.get("first", "")
     first = min(int(asked) if asked.isdecimal() else max(done - WINDOW, 0), max(done - 1, 0))
     order = history.get_order(run)
-    found = {"skipped": history.find_skipped(run), "retried": history.find_retried(run)}
-    counts = {state: len(visits) for state, visits in found.items()}
-    notes = [
-        {"round": r, "client": m, "state": state, "why": why}
-        for state, visits in found.items()
-        for (r, m, _), why in sorted(visits.items())
-    ]
     rounds = history.build_timeline(run, order, first, min(first + WINDOW, done))
     clients, known = history.describe_clients(run, order)
-    about = {"first": first, "window": WINDOW, "total": done, "rounds": rounds, "notes": notes}
-    return {**about, **counts, "clients": clients, "clients_note": known}
+    about = {"first": first, "window": WINDOW, "total": done, "rounds": rounds, **history.list_notes(run)}
+    return {**about, "clients": clients, "clients_note": known}

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from splitrelay.errors import InputError, SplitrelayError, UnknownName
 from splitrelay.reports.html_page import select_points
@@ -25,51 +24,45 @@ from splitrelay.reports.labels import (
 from splitrelay.reports.seed_groups import Group, describe_keys
 from splitrelay.reports.statistics import ALPHA, MARGIN, judge_differences
 from splitrelay.reports.summary import (
+    Floats,
     build_curve,
     compare_seeds,
     compute_axis,
+    compute_run_accuracy,
     describe_metric,
     get_metric_unit,
     summarise_group,
 )
 from splitrelay.runs.run_directory import LAST
 from splitrelay.table import is_missing
-from splitrelay.web.source import PageSource, Reading
+from splitrelay.web.source import ChangeLog, PageSource, Reading
 
 Query = Mapping[str, str]
-Floats = NDArray[np.float64]
-Progress = dict[str, tuple[int, str]]  # rows and state of each run
 AXES = {"round": "training rounds", "bytes": "MB between clients and server", "flops": "client GFLOP", "seconds": "s"}
 HIDDEN = ("round", "test_per_class", "skipped_visits")  # fields of a row that are not metrics
-START = 12  # lines that are drawn at first
+START = 12  # lines that are drawn at first: those with several seeds if there are any
 POINTS = 2000  # of one line; a longer one keeps the lowest and highest point of each interval
 
 
 def list_runs(source: PageSource, query: Query) -> dict[str, Any]:
     """Return every run with its state, its settings that differ, and the metrics of all rows."""
     reading = source.read()
-    keys = [key for key in reading.differing_keys if key != "seed"]
+    several = [number for number, group in reading.lines.items() if len(group.runs) > 1]
     ends = [run.rows[-1] for run in reading.runs.values() if run.rows]
     names = dict.fromkeys(name for end in ends for name, value in end.items() if not is_missing(value))
     return {
         "folder": None if source.folder is None else str(source.folder),
-        "keys": [get_key_label(key) for key in keys],
+        "keys": [get_key_label(key) for key in reading.differing_keys],
         "columns": [get_key_label(key) for key in reading.label_keys],
         "metrics": [{"name": name, "label": describe_metric(name)} for name in names if name not in HIDDEN],
-        "runs": [describe_run(reading, number, keys) for number in reading.names],
+        "runs": [describe_run(reading, number) for number in reading.names],
         "lines": {number: describe_line(group, reading.label_keys) for number, group in reading.lines.items()},
-        "first": choose_first_lines(reading),
+        "first": (several or list(reading.lines))[:START],
         "last": LAST,
     }
 
 
-def choose_first_lines(reading: Reading, most: int = START) -> list[str]:
-    """Return the lines that are drawn at first: those with several seeds if there are any."""
-    several = [number for number, group in reading.lines.items() if len(group.runs) > 1]
-    return (several or list(reading.lines))[:most]
-
-
-def describe_run(reading: Reading, number: str, keys: Sequence[str]) -> dict[str, Any]:
+def describe_run(reading: Reading, number: str) -> dict[str, Any]:
     """Return one entry of the list."""
     name = reading.names[number]
     if number in reading.damaged:
@@ -78,7 +71,6 @@ def describe_run(reading: Reading, number: str, keys: Sequence[str]) -> dict[str
     run = reading.runs[number]
     flat, end = run.spec.flatten(), run.rows[-1] if run.rows else {}
     state, why = reading.describe_state(run)
-    seen = summarise_group(Group((run,))) if run.rows else None
     return {
         "id": number,
         "name": name,
@@ -92,12 +84,12 @@ def describe_run(reading: Reading, number: str, keys: Sequence[str]) -> dict[str
         "algorithm": get_run_label(run.spec),
         "data": get_data_label(run.spec.data.name),
         "partition": get_partition_label(run.spec.partition),
-        "settings": {get_key_label(key): format_value_label(flat[key]) for key in keys},
-        "accuracy": None if seen is None else 100 * seen.mean,
+        "settings": {get_key_label(key): format_value_label(flat[key]) for key in reading.differing_keys},
+        "accuracy": 100 * compute_run_accuracy(run),
         "loss": end.get("test_loss"),
         "bytes": end.get("bytes_up", 0) + end.get("bytes_down", 0),
         "seconds": end.get("seconds", 0.0),
-        "line": reading.line_of.get(number),
+        "line": reading.line_of.get(run.path),
         "commands": [{"why": why, "text": text} for why, text in list_commands(run, state)],
     }
 
@@ -160,27 +152,16 @@ def compare_lines(source: PageSource, query: Query) -> dict[str, Any]:
     if len(groups) < 2:
         hint = "Select two settings in the list of runs."
         raise InputError("a comparison needs two settings", value=len(groups), hint=hint)
-    keys = reading.label_keys
-    first, others = groups[0], groups[1:]
-    differences = [compare_seeds(other, first).tolist() for other in others]
-    rows = [
-        {**describe_line(other, keys), "accuracy": 100 * summarise_group(other).mean, **asdict(judged)}
-        for other, judged in zip(others, judge_differences(differences), strict=True)
+    lines = [
+        {**describe_line(group, reading.label_keys), "accuracy": 100 * summarise_group(group).mean} for group in groups
     ]
-    baseline = {**describe_line(first, keys), "accuracy": 100 * summarise_group(first).mean}
-    return {"baseline": baseline, "rows": rows, "alpha": ALPHA, "margin": MARGIN, "last": LAST}
+    judged = judge_differences([compare_seeds(group, groups[0]).tolist() for group in groups[1:]])
+    rows = [line | asdict(judgement) for line, judgement in zip(lines[1:], judged, strict=True)]
+    return {"baseline": lines[0], "rows": rows, "alpha": ALPHA, "margin": MARGIN, "last": LAST}
 
 
-def find_progress(source: PageSource) -> Progress:
-    """Return rows and state of every run that can be read."""
-    reading = source.read()
-    return {number: (len(run.rows), reading.describe_state(run)[0]) for number, run in reading.runs.items()}
-
-
-def describe_changes(source: PageSource, before: Progress, now: Progress) -> dict[str, Any]:
-    """Return the runs whose rows or state have changed; `reload` is set if runs have come or gone."""
-    reading = source.read()
-    keys = [key for key in reading.differing_keys if key != "seed"]
-    changed = [number for number in now if before.get(number) != now[number] and number in reading.runs]
-    runs = [describe_run(reading, number, keys) for number in changed]
-    return {"runs": runs, "reload": before.keys() != now.keys()}
+def describe_changes(log: ChangeLog, after: int) -> dict[str, Any]:
+    """Return the runs that have newer rows or another state; `reload` is set if runs have come or gone."""
+    reading = log.source.read()
+    changed = [number for number in reading.runs if log.numbers.get(number, 0) > after]
+    return {"runs": [describe_run(reading, number) for number in changed], "reload": log.listed > after}

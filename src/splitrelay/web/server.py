@@ -8,12 +8,14 @@ Rules
     - Requests only read. No request makes the server write a file or contact another host, except that the view
       Federation asks the server of the deployed run that was named on the command line.
     - A stream of events begins with the event `start`, after which a page loads everything that it shows. Later events
-      have the runs that have changed. A browser that reconnects gets `start` again, so it misses nothing.
+      have the runs with newer rows. Each event has the number of the newest row as its id. A browser that connects
+      again sends the last id, and gets only the runs with rows after it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import threading
 import time
@@ -27,8 +29,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from splitrelay.errors import SplitrelayError
 from splitrelay.table import make_finite
-from splitrelay.web.run_list import Progress, describe_changes, find_progress
-from splitrelay.web.source import PageSource
+from splitrelay.web.run_list import describe_changes
+from splitrelay.web.source import ChangeLog, PageSource
 
 # View: module and function. A module is imported when its view is first asked for, because some of them need torch.
 VIEWS = {
@@ -41,9 +43,9 @@ VIEWS = {
     "partition": "explorers:get_partition",
     "federation": "source:get_status",
 }
-OWN_SCRIPTS = ("core", "charts", "runs", "run", "explorers", "federation", "app")
-STYLES = ("uplot/uPlot.min.css", "style.css")
-SCRIPTS = ("uplot/uPlot.iife.min.js", *(f"{name}.js" for name in OWN_SCRIPTS))
+STATIC = files("splitrelay.web").joinpath("static")
+INDEX = STATIC.joinpath("index.html").read_text(encoding="utf-8")
+STYLES, SCRIPTS = (re.findall(f'{kind}="static/([^"]+)"', INDEX) for kind in ("href", "src"))
 TYPES = {"css": "text/css", "js": "text/javascript", "html": "text/html"}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -77,21 +79,16 @@ class PageServer(ThreadingHTTPServer):
     def __init__(
         self, source: PageSource, port: int = 0, token: str | None = None, limits: StreamLimits | None = None
     ) -> None:
-        self.source, self.limits = source, limits or StreamLimits()
+        self.source, self.log, self.limits = source, ChangeLog(source), limits or StreamLimits()
         self.token = token or secrets.token_urlsafe(24)
         self.ending = threading.Event()
         self.streams = threading.BoundedSemaphore(self.limits.streams)
         super().__init__(("127.0.0.1", port), PageHandler)
-
-    @property
-    def address(self) -> str:
-        """Return the address to open in a browser."""
-        return f"http://127.0.0.1:{self.server_port}/{self.token}/"
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """Return the Host headers that are accepted."""
-        return f"127.0.0.1:{self.server_port}", f"localhost:{self.server_port}"
+        self.hosts = (
+            f"127.0.0.1:{self.server_port}",
+            f"localhost:{self.server_port}",
+        )  # accepted Host headers
+        self.address = f"http://{self.hosts[0]}/{self.token}/"  # to open in a browser
 
     def shutdown(self) -> None:
         """End the event streams, then the server."""
@@ -124,7 +121,7 @@ class PageHandler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.FORBIDDEN, REFUSED.encode(), "text/plain")
             return
         if rest == "":
-            self._send(HTTPStatus.OK, build_index().encode(), "text/html")
+            self._send(HTTPStatus.OK, INDEX.encode(), "text/html")
         elif rest == "events":
             self._stream()
         elif rest.startswith("api/") and rest[4:] in VIEWS:
@@ -153,29 +150,34 @@ class PageHandler(BaseHTTPRequestHandler):
             return
         try:
             self.close_connection = True
-            progress = find_progress(self.server.source)
             self._send_head(HTTPStatus.OK, "text/event-stream", {"Connection": "close"})
-            self._send_events(progress)
+            self._send_events(self.headers.get("Last-Event-ID", ""))
         except (ConnectionError, TimeoutError):
             pass  # the page was closed
         finally:
             self.server.streams.release()
 
-    def _send_events(self, progress: Progress) -> None:
-        """Send what has changed since then."""
-        limits, source, beat = self.server.limits, self.server.source, time.monotonic()
-        self._send_event("start", {})
-        while not self.server.ending.wait(limits.pause):
-            now = find_progress(source)
-            if now != progress:
-                self._send_event("runs", describe_changes(source, progress, now))
-                progress, beat = now, time.monotonic()
+    def _send_events(self, seen: str) -> None:
+        """Send what changes after the row with the number `seen`; first `start` if this server has not sent it."""
+        limits, log, beat = self.server.limits, self.server.log, time.monotonic()
+        number = log.read()
+        if seen.isascii() and seen.isdecimal() and len(seen) < 16 and int(seen) <= number:
+            number = int(seen)
+        else:
+            self._send_event("start", {}, number)
+        while True:
+            now = log.read()
+            if now > number:
+                self._send_event("runs", describe_changes(log, number), now)
+                number, beat = now, time.monotonic()
             elif time.monotonic() - beat > limits.heartbeat:
                 beat = time.monotonic()
                 self.wfile.write(b": still here\n\n")
+            if self.server.ending.wait(limits.pause):
+                return
 
-    def _send_event(self, name: str, content: dict[str, Any]) -> None:
-        self.wfile.write(f"event: {name}\ndata: {to_json(content)}\n\n".encode())
+    def _send_event(self, name: str, content: dict[str, Any], number: int) -> None:
+        self.wfile.write(f"id: {number}\nevent: {name}\ndata: {to_json(content)}\n\n".encode())
 
 
 def answer_view(name: str, source: PageSource, query: dict[str, str]) -> tuple[HTTPStatus, dict[str, Any]]:
@@ -184,8 +186,7 @@ def answer_view(name: str, source: PageSource, query: dict[str, str]) -> tuple[H
     try:
         return HTTPStatus.OK, getattr(import_module(f"splitrelay.web.{module}"), function)(source, query)
     except SplitrelayError as error:
-        what, hint = getattr(error, "what", str(error)), getattr(error, "hint", None)
-        return HTTPStatus.BAD_REQUEST, {"error": str(error), "what": what, "hint": hint}
+        return HTTPStatus.BAD_REQUEST, {"error": str(error), "what": error.what, "hint": error.hint}
     except ImportError as error:
         what, hint = "this view needs a package that is not installed", 'Install it: pip install "splitrelay[deploy]"'
         return HTTPStatus.NOT_IMPLEMENTED, {"error": f"{what}: {error.name}", "what": what, "hint": hint}
@@ -193,20 +194,10 @@ def answer_view(name: str, source: PageSource, query: dict[str, str]) -> tuple[H
 
 def to_json(content: Any) -> str:
     """Return JSON that may also stand in a script element: no `<` in it can end the element."""
-    try:  # curves are large and already finite
-        text = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError):
-        text = json.dumps(make_finite(content), separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(make_finite(content), separators=(",", ":"), ensure_ascii=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def read_static(name: str) -> str:
     """Return a file of the page."""
-    return files("splitrelay.web").joinpath("static", *name.split("/")).read_text(encoding="utf-8")
-
-
-def build_index() -> str:
-    """Return the page with links to its files."""
-    styles = "\n".join(f'<link rel="stylesheet" href="static/{name}">' for name in STYLES)
-    scripts = "\n".join(f'<script defer src="static/{name}"></script>' for name in SCRIPTS)
-    return read_static("index.html").replace("<!-- styles -->", styles).replace("<!-- scripts -->", scripts)
+    return STATIC.joinpath(*name.split("/")).read_text(encoding="utf-8")

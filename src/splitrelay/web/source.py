@@ -19,9 +19,7 @@ from typing import Any
 
 from splitrelay.errors import InputError
 from splitrelay.reports.seed_groups import Group, find_differing_keys, find_label_keys, find_state, group_all_runs
-from splitrelay.runs.packed_records import read_record
 from splitrelay.runs.records import Run, read_runs
-from splitrelay.runs.run_directory import RunDirectory
 from splitrelay.sweeps.sweep import find_failures
 
 MIN_AGE = 0.5  # seconds for which a reading is used again
@@ -46,8 +44,8 @@ class Reading:
 
     @cached_property
     def differing_keys(self) -> list[str]:
-        """Return the keys of the spec in which the runs differ."""
-        return find_differing_keys(run.spec for run in self.runs.values())
+        """Return the keys of the spec in which the runs differ, without the seed."""
+        return find_differing_keys((run.spec for run in self.runs.values()), leaving=("seed",))
 
     @cached_property
     def label_keys(self) -> list[str]:
@@ -61,18 +59,16 @@ class Reading:
         return {number: found[run.path] for number, run in self.runs.items() if run.path in found}
 
     @cached_property
-    def line_of(self) -> dict[str, str]:
-        """Return the id of the line of each run, by the id of the run."""
-        lines = {run.path: number for number, group in self.lines.items() for run in group.runs}
-        return {number: lines[run.path] for number, run in self.runs.items() if run.path in lines}
+    def line_of(self) -> dict[Path, str]:
+        """Return the id of the line of each run, by the path of the run."""
+        return {run.path: number for number, group in self.lines.items() for run in group.runs}
 
     def describe_state(self, run: Run) -> tuple[str, str]:
         """Return finished, diverged, failed, running or stopped, and the reason if there is one."""
         state = find_state(run)
-        if state == "diverged":
-            return state, read_record(RunDirectory(run.path).diverged).decode("utf-8", "replace").strip()
-        is_failed = state == "stopped" and run.path in self.failures
-        return ("failed", self.failures[run.path]) if is_failed else (state, "")
+        if state == "stopped" and run.path in self.failures:
+            return "failed", self.failures[run.path]
+        return state, run.reason if state == "diverged" else ""
 
     def get_run(self, number: str) -> Run:
         """Return the run with this id.
@@ -111,9 +107,37 @@ class PageSource:
             if self._reading is None or time.monotonic() > self._until:
                 began = time.monotonic()
                 self._reading = read_folder(self.folder)
-                spent = time.monotonic() - began
-                self._until = time.monotonic() + max(MIN_AGE, SHARE * spent)
+                self._until = time.monotonic() + max(MIN_AGE, SHARE * (time.monotonic() - began))
             return self._reading
+
+
+class ChangeLog:
+    """Numbers the rows of all runs in the order in which they are read, so that a stream can be resumed after each.
+
+    A new state of a run, and runs that come or go, have a number, too.
+    """
+
+    def __init__(self, source: PageSource) -> None:
+        self.source, self.last, self.listed = source, 0, 0  # listed: when runs came or went
+        self.numbers: dict[str, int] = {}  # of the newest row of each run
+        self._progress: dict[str, tuple[int, str]] = {}  # rows and state of each run
+        self._lock = threading.Lock()
+
+    def read(self) -> int:
+        """Read the folder, and return the number of the newest row."""
+        with self._lock:
+            reading, before = self.source.read(), self._progress
+            self._progress = dict.fromkeys(reading.damaged, (0, "damaged"))
+            for number, run in reading.runs.items():
+                now = self._progress[number] = len(run.rows), reading.describe_state(run)[0]
+                known = before.get(number, (0, ""))
+                if now != known:
+                    self.last += max(now[0] - known[0], 1)
+                    self.numbers[number] = self.last
+            if before.keys() != self._progress.keys():
+                self.last += 1
+                self.listed = self.last
+            return self.last
 
 
 def get_status(source: PageSource, query: Mapping[str, str]) -> dict[str, Any]:

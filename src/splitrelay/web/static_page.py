@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import shlex
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import product
 from typing import Any
 
 from splitrelay.web.run_list import AXES, list_runs
-from splitrelay.web.server import SCRIPTS, STYLES, answer_view, read_static, to_json
+from splitrelay.web.server import INDEX, SCRIPTS, STYLES, answer_view, read_static, to_json
 from splitrelay.web.source import PageSource
 
 DETAILED = 200  # runs with a page of their own; a larger folder would make a file that no browser opens
@@ -19,7 +20,8 @@ POINTS = "300"  # of one line
 
 def build_static_page(source: PageSource) -> str:
     """Return the page with all its files and data inline. The policy allows only these scripts, by their hashes."""
-    scripts, styles = ([read_static(name) for name in names] for names in (SCRIPTS, STYLES))
+    scripts = {f'<script defer src="static/{name}"></script>': read_static(name) for name in SCRIPTS}
+    styles = {f'<link rel="stylesheet" href="static/{name}">': read_static(name) for name in STYLES}
     policy = (
         f"default-src 'none'; script-src {_hash_all(scripts)}; style-src {_hash_all(styles)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -29,19 +31,19 @@ def build_static_page(source: PageSource) -> str:
     data = to_json({"views": compute_views(source), "command": command, "written": written})
     parts = {
         "<!-- policy -->": f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        "<!-- styles -->": "\n".join(f"<style>{text}</style>" for text in styles),
+        "<!-- licences -->": f"<!-- uPlot: {read_static('uplot/LICENSE')} -->",
         "<!-- data -->": f'<script type="application/json" id="static-data">{data}</script>',
-        "<!-- scripts -->": f"<!-- uPlot: {read_static('uplot/LICENSE')} -->\n"
-        + "\n".join(f"<script>{text}</script>" for text in scripts),
+        **{link: f"<style>{text}</style>" for link, text in styles.items()},
+        **{link: f"<script>{text}</script>" for link, text in scripts.items()},
     }
-    page = read_static("index.html")
+    page = INDEX
     for mark, text in parts.items():
         page = page.replace(mark, text)
     return page
 
 
-def _hash_all(texts: list[str]) -> str:
-    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
+def _hash_all(files: Mapping[str, str]) -> str:
+    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in files.values())
     return " ".join(f"'sha256-{digest}'" for digest in digests)
 
 

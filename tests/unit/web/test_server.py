@@ -181,7 +181,17 @@ def test_a_run_has_its_settings_classes_and_commands(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "view", ["run?id=0", "run", "curves?x=apples", "compare", "bounds?case=round", "bounds?L=x", "partition?data=/etc"]
+    "view",
+    [
+        "run?id=0",
+        "run",
+        "curves?x=apples",
+        "compare",
+        "bounds?case=round",
+        "bounds?L=x",
+        "partition?data=/etc",
+        "partition?kind=round",
+    ],
 )
 def test_a_wrong_question_has_an_answer_with_a_hint(client: Client, view: str) -> None:
     answer = client.view(view, 400)
@@ -233,6 +243,25 @@ def test_new_rows_arrive_as_events(tmp_path: Path, client: Client) -> None:
     event = read_event(stream)
     (changed,) = json.loads(event["data"])["runs"]
     assert event["event"] == "runs" and changed["name"] == "going" and changed["round"] == 2
+
+
+def test_a_stream_is_resumed_after_the_row_that_the_browser_has_seen(tmp_path: Path, client: Client) -> None:
+    run = write_run(tmp_path / "going", [0.1, 0.2], "R=9", "C=1")
+    client.server.source._until = 0.0
+    first = read_event(client.stream())
+    assert first["event"] == "start"
+    append_row(run.path, 2)
+    append_row(run.path, 3)
+    client.server.source._until = 0.0
+    event = read_event(client.stream(Last_Event_ID=first["id"]))
+    content = json.loads(event["data"])
+    assert (event["event"], int(event["id"]), content["reload"]) == ("runs", int(first["id"]) + 2, False)
+    assert [(one["name"], one["round"]) for one in content["runs"]] == [("going", 3)]
+
+
+@pytest.mark.parametrize("number", ["99", "-1", "²", "1" * 5000])
+def test_a_number_that_the_server_has_not_sent_loads_everything(client: Client, number: str) -> None:
+    assert read_event(client.stream(Last_Event_ID=number))["event"] == "start"
 
 
 def test_rows_of_earlier_moments_of_a_run_are_not_kept(tmp_path: Path, client: Client) -> None:

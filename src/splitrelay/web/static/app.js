@@ -35,7 +35,7 @@ async function show() {
   document.title = `${title ? title.textContent : "Splitrelay"} - Splitrelay`;
 }
 
-/** Receive changed runs. The browser reconnects by itself; what has changed meanwhile is then loaded again. */
+/** Receive changed runs. The browser connects again by itself, and then gets only what has changed meanwhile. */
 function listen() {
   if (staticData) {
     byId("live").textContent = `Written ${staticData.written}; it does not change.`;
@@ -44,8 +44,8 @@ function listen() {
   }
   events = new EventSource("events");
   let isStarted = false;
+  events.addEventListener("open", () => { byId("live").textContent = "live"; });
   events.addEventListener("start", () => {
-    byId("live").textContent = "live";
     if (isStarted && view && view.reloadSoon) view.reloadSoon();
     if (!isStarted) { isStarted = true; show(); } // after the start of the stream, so that no change is missed
   });
