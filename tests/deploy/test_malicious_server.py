@@ -44,6 +44,7 @@ from splitrelay.runs.spec import Spec, load_spec
 from splitrelay.security.credential_reload import IdentityReloader
 from splitrelay.security.identity import load_identity
 from tests.support.deployment import CLIENT, LocalDeployment, small_spec
+from tests.support.error_fields import expect_error
 
 Change = Callable[[Message], Message]
 SENT = (Step, Chunk, Deposit, Predict)  # messages that carry something of a client's data or model
@@ -614,6 +615,21 @@ def test_a_server_runs_no_module_but_the_file_named_with_code(
     with pytest.raises(InputError):
         handshake.check_named_files([f"{module}:make"], [named])
     assert not CALLED
+
+
+def test_a_server_names_no_function_that_the_named_file_only_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is called before the operator has agreed: the sizes of the messages depend on the layers."""
+    file = tmp_path / "own_layers.py"
+    file.write_text(
+        "from os import abort\nimport os\nif os.name:\n    def make(): pass\nbuild = make\nclass Net: pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    handshake.check_named_files([f"own_layers:{name}" for name in ("make", "build", "Net")], [file])
+    for name in ("abort", "os", "__loader__"):
+        with expect_error(InputError, value=name):
+            handshake.check_named_files([f"own_layers:{name}"], [file])
 
 
 def _count(calls: list[Any]) -> Any:

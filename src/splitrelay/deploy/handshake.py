@@ -21,7 +21,7 @@ from splitrelay.deploy.sample_terms import IMAGE_PLACEHOLDER, check_target, desc
 from splitrelay.errors import InputError
 from splitrelay.network.limits import Timeouts
 from splitrelay.network.messages import Accept, Terms
-from splitrelay.runs.code_hashes import compute_code, find_module_file
+from splitrelay.runs.code_hashes import compute_code, find_module_file, list_definitions
 from splitrelay.runs.spec import Spec, parse_spec, read_toml
 from splitrelay.structured_text import parse_toml
 
@@ -84,7 +84,8 @@ def check_named_files(code: Sequence[str], files: Sequence[Path]) -> None:
     """Raise InputError unless each `module:function` is in a file that the operator has named with --code.
 
     The end of the path is compared first, because a module is only found by importing the packages above it. A module
-    of the same name may be imported already, or come first on the path. Therefore the file is compared as well.
+    of the same name may be imported already, or come first on the path. Therefore the file is compared as well. The
+    function must be defined in the file: the server could otherwise name any function that the file imports.
     """
     for name in code:
         module = name.partition(":")[0]
@@ -98,6 +99,10 @@ def check_named_files(code: Sequence[str], files: Sequence[Path]) -> None:
             hint = "Give the file a name that no installed module has, on the server too."
             what = f"Python would import another file for the module {module}"
             raise InputError(what, value=found, limit=named[0], hint=hint)
+        function = name.partition(":")[2]
+        if function not in list_definitions(found):
+            hint = "The server must not choose among what the file imports. Define the function in it, or give --spec."
+            raise InputError(f"the server's spec names what {found} does not define", value=function, hint=hint)
 
 
 def check_code(spec: Spec, terms: Terms) -> None:

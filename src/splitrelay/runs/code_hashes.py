@@ -63,13 +63,30 @@ def _find_imports(file: Path, top: Path) -> set[Path]:
     return found
 
 
-def _iterate_imported_files(file: Path, top: Path) -> Iterator[Path]:
+def list_definitions(file: Path) -> set[str]:
+    """Return the names of the functions and classes that a module defines, and to which it assigns values."""
+    found, waiting = set[str](), list(_parse(file))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)  # what is defined inside is not a name of the module
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        waiting += ast.iter_child_nodes(node)
+    return found
+
+
+def _parse(file: Path) -> list[ast.stmt]:
     try:
         with PARSING:
-            tree = ast.parse(file.read_bytes())
+            return ast.parse(file.read_bytes()).body
     except (SyntaxError, ValueError):
-        return
-    for node in ast.walk(tree):
+        return []
+
+
+def _iterate_imported_files(file: Path, top: Path) -> Iterator[Path]:
+    for node in ast.walk(ast.Module(_parse(file), [])):
         if isinstance(node, ast.Import):
             names, base = [alias.name for alias in node.names], top
         elif isinstance(node, ast.ImportFrom):
