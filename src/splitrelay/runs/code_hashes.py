@@ -65,7 +65,7 @@ def _find_imports(file: Path, top: Path) -> set[Path]:
 
 def list_definitions(file: Path) -> set[str]:
     """Return the names of the functions and classes that a module defines, and to which it assigns values."""
-    found, waiting = set[str](), list(_parse(file))
+    found, waiting = set[str](), list[ast.AST](_parse(file))
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
