@@ -78,8 +78,9 @@ class Reading:
         """
         if number in self.runs:
             return self.runs[number]
-        what = self.damaged.get(number, "there is no such run")
-        raise InputError(what, value=number, hint="Go back to the list of runs.")
+        if number in self.damaged:
+            raise InputError(self.damaged[number])
+        raise InputError("there is no such run", value=number, hint="Go back to the list of runs.")
 
 
 @dataclass

@@ -64,10 +64,19 @@ function setTheme(name) {
   try { localStorage.setItem("splitrelay-theme", name); } catch { /* a static file may have no storage */ }
 }
 
+/** Draw all pictures in light colours and in the width of a sheet of paper, or as before. @param {boolean} isPrinted */
+function prepare(isPrinted) {
+  document.documentElement.dataset.theme = isPrinted ? "light" : theme.value;
+  document.documentElement.classList.toggle("printed", isPrinted);
+  for (const node of document.querySelectorAll(".plot, .heat")) redraws.get(node)?.();
+}
+
 const theme = /** @type {HTMLSelectElement} */ (byId("theme"));
 try { theme.value = localStorage.getItem("splitrelay-theme") || "auto"; } catch { theme.value = "auto"; }
 document.documentElement.dataset.theme = theme.value;
 theme.addEventListener("change", () => { setTheme(theme.value); show(); });
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show());
+window.addEventListener("beforeprint", () => prepare(true));
+window.addEventListener("afterprint", () => prepare(false));
 window.addEventListener("hashchange", () => { show().then(() => byId("main").focus()); });
 listen();

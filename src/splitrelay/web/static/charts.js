@@ -13,6 +13,8 @@
  * @property {number} [colour] index of its colour
  */
 
+/** How to draw a picture again, by its element. @type {WeakMap<Element, () => void>} */
+const redraws = new WeakMap();
 const COLOURS = 8;
 const PATTERNS = [[], [6, 3], [2, 3], [8, 3, 2, 3]];
 const NAMED = 12; // lines that a readout names
@@ -97,8 +99,14 @@ class LineChart {
     this.details = el("details", { ontoggle: () => this.listNumbers() }, el("summary", {}, "Last values as a table"), this.numbers);
     this.node = el("figure", { class: "chart" }, el("figcaption", {}, options.label), this.canvas, this.readout, this.legend, this.details);
     /** @type {any} */ this.plot = null;
-    this.observer = new ResizeObserver(() => { if (this.plot && this.canvas.clientWidth > 0) this.plot.setSize({ width: this.canvas.clientWidth, height: options.height || 300 }); });
+    const fit = () => {
+      if (!this.plot || !this.canvas.clientWidth) return;
+      this.plot.setSize({ width: this.canvas.clientWidth, height: options.height || 300 });
+      this.plot.redraw();
+    };
+    this.observer = new ResizeObserver(fit);
     this.observer.observe(this.canvas);
+    redraws.set(this.canvas, fit);
   }
 
   /** Draw other lines. @param {Line[]} lines @param {{x: number, text: string}[]} [marks] */
@@ -110,7 +118,9 @@ class LineChart {
     if (!this.plot) this.build([x, y]);
     else this.plot.setData([x, y], !this.zoomed);
     if (this.zoomed) this.plot.redraw();
-    this.legend.replaceChildren(...(lines.length > 1 ? lines.slice(0, 40).map((line, j) => this.legendEntry(line, j)) : []), ...(lines.length > 40 ? [el("li", {}, `and ${lines.length - 40} more`)] : []));
+    const isClear = lines.length <= COLOURS * PATTERNS.length, isAlone = lines.length < 2;
+    const crowd = el("li", {}, `${lines.length} lines are more than colours can tell apart. Select fewer for a legend.`);
+    this.legend.replaceChildren(...(isAlone ? [] : isClear ? lines.map((line, j) => this.legendEntry(line, j)) : [crowd]));
     this.listNumbers();
   }
 
@@ -293,5 +303,6 @@ function heatMap(options) {
   } }, el("summary", {}, "Numbers as a table"), numbers);
   const holder = el("div", { class: "heat" }, canvas);
   new ResizeObserver(draw).observe(holder);
+  redraws.set(holder, draw);
   return el("figure", { class: "chart" }, el("figcaption", {}, options.label), holder, readout, details);
 }

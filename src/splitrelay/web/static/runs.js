@@ -2,7 +2,7 @@
 // The view Runs: filter, curves, comparison, difference of specs.
 "use strict";
 
-const SHOWN = 400; // rows of the table before "show all"
+const SHOWN = 50; // rows of the table before "show all"
 const START = 12; // settings that are compared
 const NOTES = 5; // lines that cannot be drawn and are named
 const STATES = ["finished", "running", "stopped", "diverged", "failed", "damaged"];
