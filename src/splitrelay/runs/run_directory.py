@@ -147,14 +147,14 @@ class RunDirectory:
         A run that diverged has no model. Its diverged.txt takes the place of the checksum. A deployed run also has a
         record of its clients, and no checksum yet because `serve` does not write it.
         """
-        files = {file.name: read_record(file) for file in (self.spec, self.path / "environment.json")}
+        files = {file.name: _read_own_file(file) for file in (self.spec, self.path / "environment.json")}
         if self.model.exists() and not has_record(self.digest):
             files[self.digest.name] = f"{hashlib.sha256(self.model.read_bytes()).hexdigest()}\n".encode()
         else:
             end = self.digest if has_record(self.digest) else self.diverged
-            files[end.name] = read_record(end)
+            files[end.name] = _read_own_file(end)
         if has_record(self.path / CLIENTS):
-            files[CLIENTS] = read_record(self.path / CLIENTS)
+            files[CLIENTS] = _read_own_file(self.path / CLIENTS)
         return {**files, WRITTEN: read_rounds(self.path)}
 
     def publish(self, folder: Path) -> None:
@@ -318,6 +318,14 @@ def _format_restart_hint(path: Path) -> str:
     rounds = ", ".join(map(str, _list_checkpoint_rounds(path)))
     back = f"go back to a checkpoint with --back-to ROUND (available: {rounds}), or " if rounds else ""
     return f"Restore the file from a copy, {back}start again with --from-scratch: {command}"
+
+
+def _read_own_file(path: Path) -> bytes:
+    """Return a file of a run. Raise InputError if it is missing, or is a link, which may lead to any other file."""
+    if path.is_symlink() or not has_record(path):
+        hint = "Remove the link, and put the file itself there." if path.is_symlink() else "Restore it from a copy."
+        raise InputError("a file of the run cannot be published", value=str(path), limit="a regular file", hint=hint)
+    return read_record(path)
 
 
 def _check_kind(path: Path, *, is_right: bool, limit: str) -> None:

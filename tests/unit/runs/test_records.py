@@ -176,6 +176,18 @@ def test_records_are_not_published_among_their_own_runs(tmp_path: Path) -> None:
         assert "Choose another --to" in refused("publish", str(tmp_path / "runs"), "--to", str(target))
 
 
+@pytest.mark.parametrize("how", ["missing", "link"])
+def test_only_files_of_the_run_itself_are_published(how: str, tmp_path: Path) -> None:
+    """The directory may come from somebody else. A link in it may lead to any file of the operator's host."""
+    write_run(tmp_path / "runs/run", [0.0, 0.1, 0.2])
+    for name in ("model.safetensors", "model.sha256", "private.json"):
+        (tmp_path / "runs/run" / name).write_text("{}")
+    if how == "link":
+        (tmp_path / "runs/run/environment.json").symlink_to(tmp_path / "runs/run/private.json")
+    with expect_error(InputError, value=str(tmp_path / "runs/run/environment.json")):
+        publish(tmp_path / "runs", tmp_path / "out")
+
+
 def test_a_file_is_no_folder_of_runs(tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text("")
     assert "spec.toml is a file, not a folder of runs" in refused("show", str(tmp_path / "spec.toml"))
