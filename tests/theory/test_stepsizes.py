@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 from splitrelay.errors import OutOfRange
-from splitrelay.theory import Problem, thetas, weights
+from splitrelay.theory import Problem, find_crossings, thetas, weights
 from splitrelay.theory.averaging_weights import compute_log_sum, compute_log_weight, compute_theta
 from tests.support.theory_problems import ALL_CASES, STATEMENTS, bound, for_all, problems, sizes, stepsize, stepsizes
 
@@ -19,6 +19,19 @@ SC, GC, NC = ALL_CASES
 PROBLEM = Problem(L=2, mu=1, sigma2=1, zeta2=4, B2=0.5, M=10, S=5, K=5, R=100, D2=1, A=1.5)
 statements = st.sampled_from(STATEMENTS)
 horizons = st.sampled_from(["R", "R+1"])
+
+
+@pytest.mark.parametrize(("case", "zeta2"), [*((case, 4.0) for case in ALL_CASES), (SC, 1e-6)])
+def test_the_bounds_cross_at_the_rounds_that_a_search_over_all_rounds_finds(case: str, zeta2: float) -> None:
+    names, R = ("ssl", "fedavg"), np.arange(1.0, 301)
+    problem = replace(PROBLEM.with_all_clients(), zeta2=zeta2)
+    every = [stepsize(name, case, problem.with_rounds(R), constants=None, outside="mask").bound.total for name in names]
+    smaller = np.argmin(every, axis=0)
+    expected = [(R[j], names[smaller[j]]) for j in range(1, 300) if smaller[j] != smaller[j - 1]]
+    rounds = R[[0, 9, 99, 299]]
+    totals, found = find_crossings(names, case, problem, rounds)
+    np.testing.assert_allclose(totals, np.asarray(every)[:, [0, 9, 99, 299]], rtol=1e-12)
+    assert [(one.R, one.smaller) for one in found] == expected
 
 
 @for_all(problems(), statements, horizons, st.floats(0, 1))

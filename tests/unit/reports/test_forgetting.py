@@ -14,7 +14,7 @@ from splitrelay.errors import InputError
 from splitrelay.participation import Permutation
 from splitrelay.reports.curves import compute_by_place, draw_memory
 from splitrelay.reports.forgetting_table import build_classes_table, compute_class_statistics
-from splitrelay.reports.seed_groups import group_runs
+from splitrelay.reports.seed_groups import Group, group_runs
 from splitrelay.runs.records import Run, run_at, runs_under
 from splitrelay.runs.spec import load_spec
 from tests.support.error_fields import expect_error
@@ -61,6 +61,14 @@ def test_only_the_last_rounds_count(tmp_path: Path) -> None:
     (group,), _ = group_runs(runs_under(tmp_path))
     assert compute_by_place(group, last=2).values[0] == pytest.approx([10, 20, 30, 40])
     assert compute_by_place(group, last=3).values[0] != pytest.approx([10, 20, 30, 40])
+
+
+@pytest.mark.parametrize("rows", [[], [row(0, 0.1)], [row(0, 0.1), row(1, 0.5, test_per_class=None)]])
+def test_a_run_without_evaluations_of_classes_is_named(tmp_path: Path, rows: list[dict[str, object]]) -> None:
+    run = remembered(tmp_path / "one")
+    (run.path / "rounds.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    with expect_error(InputError, what=str(run.path)):
+        compute_by_place(Group((run_at(run.path),)))
 
 
 def test_it_is_drawn_with_a_line_for_each_algorithm(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from splitrelay.reports import (
     group_runs,
     summarise_group,
 )
+from splitrelay.reports.seed_groups import find_label_keys
 from splitrelay.reports.table_layout import choose_runs
 from splitrelay.runs.records import runs_under
 from splitrelay.runs.spec import load_spec
@@ -99,6 +100,14 @@ def test_keys_that_differ_in_the_specs_order() -> None:
     assert find_differing_keys(specs) == ["algorithm", "seed", "optimiser.eta"]
     assert find_differing_keys(specs, ["seed"]) == ["algorithm", "optimiser.eta"]
     assert find_differing_keys(specs[:1]) == find_differing_keys([]) == []
+
+
+def test_a_label_needs_the_keys_that_do_not_follow_from_the_algorithm() -> None:
+    words = (["C=1", "eta=0.1"], ["C=2", "eta=0.1", "seed=3", "R=7"], ["C=1", "eta=0.3", "algorithm=fedavg"])
+    specs = [load_spec(None, list(each)) for each in words]
+    assert find_label_keys(specs) == ["partition.C"]  # eta follows from the algorithm
+    assert find_label_keys(specs[::2]) == find_label_keys([]) == []
+    assert find_label_keys([*specs, load_spec(None, ["C=1", "eta=0.2"])]) == ["partition.C", "optimiser.eta"]
 
 
 def test_a_group_is_what_differs_in_seed_rounds_and_evaluations_alone(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from splitrelay.reports.html_report import write_report
 from splitrelay.runs import packed_records
 from splitrelay.runs.compare import compare, model_hash, verify
 from splitrelay.runs.packed_records import pack_records, read_packed, read_record
-from splitrelay.runs.records import has_runs, is_run, publish, run_at, runs_under
+from splitrelay.runs.records import has_runs, is_run, publish, read_runs, run_at, runs_under
 from splitrelay.runs.run_directory import RunDirectory, format_resume_command, load_rows
 from splitrelay.runs.spec import load_spec
 from tests.support.error_fields import expect_error
@@ -168,6 +168,19 @@ def test_a_folder_of_runs_is_no_run_but_names_them(tmp_path: Path) -> None:
         write_run(tmp_path / name, [0.0, 0.1])
     named = ", ".join(str(tmp_path / name) for name in "abc")
     assert refused("verify", str(tmp_path)).endswith(f"is not the directory of a run. Runs in it: {named}, ...")
+
+
+def test_a_damaged_run_hides_no_other(tmp_path: Path) -> None:
+    for name in ("b", "deep/a", "cut", "wrong"):
+        write_run(tmp_path / name, [0.0, 0.1])
+    (tmp_path / "cut/rounds.jsonl").write_text(f"{WHOLE[0]}\n{WHOLE[1][:20]}\n{WHOLE[2]}\n")
+    (tmp_path / "wrong/spec.toml").write_text('algorithm = "ssl\n')
+    runs, errors = read_runs(tmp_path)
+    assert list(runs) == [tmp_path / "b", tmp_path / "deep/a"] and list(errors) == [
+        tmp_path / "cut",
+        tmp_path / "wrong",
+    ]
+    assert "rounds.jsonl, line 2" in errors[tmp_path / "cut"].what and "spec.toml" in errors[tmp_path / "wrong"].what
 
 
 def test_records_are_not_published_among_their_own_runs(tmp_path: Path) -> None:

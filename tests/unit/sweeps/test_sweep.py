@@ -22,7 +22,7 @@ from splitrelay.randomness import Purpose, rng
 from splitrelay.sweeps.jobs import Job, JobStatus, Shard, run_job
 from splitrelay.sweeps.points import Point, expand_points
 from splitrelay.sweeps.ray_backend import check_address, make_connection_error
-from splitrelay.sweeps.sweep import PointStatus, SweepStatus, load_status, run_sweep
+from splitrelay.sweeps.sweep import PointStatus, SweepStatus, find_failures, load_status, run_sweep
 from tests.support.error_fields import expect_error
 
 
@@ -219,12 +219,16 @@ def test_a_point_goes_on_from_its_checkpoint(own: Path, tmp_path: Path) -> None:
 
 def test_a_damaged_record_fails_its_point_and_no_other(own: Path, tmp_path: Path) -> None:
     found = points(own, "0.1", "0.2")
-    swept(found[:1], tmp_path)
-    (tmp_path / found[0].name / "rounds.jsonl").write_text("{\n")
-    seen, began = swept(found, tmp_path)
+    folder = tmp_path / "deep/sweep"
+    swept(found[:1], folder)
+    (folder / found[0].name / "rounds.jsonl").write_text("{\n")
+    seen, began = swept(found, folder)
     assert began == [found[1].name] and [each.state for each in seen.entries.values()] == ["failed", "done"]
-    for each in (seen, load_status(tmp_path)):
+    for each in (seen, load_status(folder)):
         assert "rounds.jsonl, line 1:" in each.entries[found[0].name].why
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/sweep.json").write_text("{")  # hides no failure of another sweep
+    assert find_failures(tmp_path) == {folder / found[0].name: seen.entries[found[0].name].why}
 
 
 def test_where_there_is_no_sweep_those_further_down_are_named(own: Path, tmp_path: Path) -> None:

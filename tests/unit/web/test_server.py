@@ -219,6 +219,7 @@ def test_a_damaged_run_is_listed_with_its_error(tmp_path: Path, client: Client) 
     runs = {run["name"]: run for run in client.view("runs")["runs"]}
     assert [runs[name]["state"] for name in ("ssl-666", "fedavg-666", "ssl-1234")] == ["damaged", "damaged", "finished"]
     assert "rounds.jsonl" in runs["ssl-666"]["why"]
+    assert client.view(f"run?id={runs['ssl-666']['id']}", 400)["error"] == runs["ssl-666"]["why"]
 
 
 def test_a_diverged_run_has_its_reason(tmp_path: Path, client: Client) -> None:
