@@ -13,7 +13,7 @@ import click
 from splitrelay.atomic_files import write_text
 from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import emit, note, prepare_folder, say
-from splitrelay.cli.spec_arguments import split_arguments
+from splitrelay.cli.spec_arguments import CPU, check_device, device_option, split_arguments
 from splitrelay.errors import InputError
 from splitrelay.table import Table
 
@@ -45,8 +45,15 @@ SEEDS = 3  # of the paper
               help="With --from: update the tables in this Markdown page.")  # fmt: skip
 @click.option("--plan", is_flag=True, help="Only print the estimated cost.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes at once (default: one for each core).")
+@device_option
 def reproduce(
-    names: Sequence[str], out: Path | None, source: Path | None, page: Path | None, plan: bool, **how: Any
+    names: Sequence[str],
+    out: Path | None,
+    source: Path | None,
+    page: Path | None,
+    plan: bool,
+    device: str,
+    **how: Any,
 ) -> None:
     """See the paper's results again, beside its own numbers.
 
@@ -60,6 +67,7 @@ def reproduce(
     again, and Ctrl-C loses nothing. Words such as R=50 or protocol=authors go on top of the settings. With --from
     nothing is run, and no run is written to; splitrelay sweep --status tells from a second terminal how far it is.
     """
+    check_device(device)
     if source is not None:
         if names or plan:
             raise InputError("--from shows all that the records make", hint="Leave out LIST and --plan.")
@@ -80,14 +88,16 @@ def reproduce(
         if name in names:
             study(out)
     if taken:
-        _run_units(taken, out, how["jobs"], _build_command(names, out, **how))
+        _run_units(taken, out, how["jobs"], device, _build_command(names, out, device, **how))
         _print_results(out, out)
 
 
-def _build_command(names: Sequence[str], out: Path, budget: str | None, seeds: int, jobs: int | None) -> str:
+def _build_command(
+    names: Sequence[str], out: Path, device: str, budget: str | None, seeds: int, jobs: int | None
+) -> str:
     """Return the command that continues the study."""
     given = ["--seeds", str(seeds)] * (seeds != SEEDS) + ["--jobs", str(jobs)] * (jobs is not None)
-    given += ["--budget", str(budget)] * (budget is not None)
+    given += ["--budget", str(budget)] * (budget is not None) + ["--device", device] * (device != CPU)
     return shlex.join(["splitrelay", "reproduce", *names, *given, "--out", str(out)])
 
 
@@ -159,13 +169,13 @@ def _print_plan(found: Sequence[Unit], out: Path, budget: float | None, jobs: in
     return taken
 
 
-def _run_units(taken: Sequence[Unit], out: Path, jobs: int | None, again: str) -> None:
+def _run_units(taken: Sequence[Unit], out: Path, jobs: int | None, device: str, again: str) -> None:
     from splitrelay.cli.run import HERE
     from splitrelay.cli.sweep import run_and_show
     from splitrelay.paper.studies import run_batch
 
     def run(points: Sequence[Point], folder: Path) -> SweepStatus:
-        return run_and_show(points, folder, again, on=HERE, jobs=jobs, checkpoint=10)
+        return run_and_show(points, folder, again, on=HERE, jobs=jobs, device=device, checkpoint=10)
 
     plain = [unit for unit in taken if unit.tuning is None]
     for kind in dict.fromkeys(unit.kind for unit in plain):

@@ -139,8 +139,8 @@ def test_records_are_shown_whole(tmp_path: Path, words: list[str]) -> None:
 
 
 def test_the_way_on_has_every_option(tmp_path: Path) -> None:
-    again = _build_command([CELL, "R=3"], tmp_path, budget="2h", seeds=1, jobs=1)
-    assert again == f"splitrelay reproduce {CELL} R=3 --seeds 1 --jobs 1 --budget 2h --out {tmp_path}"
+    again = _build_command([CELL, "R=3"], tmp_path, device="cuda", budget="2h", seeds=1, jobs=1)
+    assert again == f"splitrelay reproduce {CELL} R=3 --seeds 1 --jobs 1 --budget 2h --device cuda --out {tmp_path}"
 
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
