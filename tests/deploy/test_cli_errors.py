@@ -9,6 +9,7 @@ import pytest
 
 from splitrelay.cli.main import run
 from splitrelay.network.grpc_channel import ServerRefused
+from splitrelay.runs import build
 from tests.support.bare_server import run_bare_server
 
 JOIN = ("join", "127.0.0.1:1", "--data", "x.npz")
@@ -109,6 +110,37 @@ def test_there_is_no_client_below_0(capsys: pytest.CaptureFixture[str]) -> None:
 def test_join_checks_its_patience(value: str, limit: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = refused(capsys, *JOIN, "--insecure", "--client", "0", "--patience", value)
     assert "--patience" in line and value in line and limit in line
+
+
+# serve, join and rehearse: the device is checked before anything else
+
+DEVICE_COMMANDS = [
+    ("serve", "data=digits", "M=3", "C=5", "--insecure", "--out", "run"),
+    ("rehearse", "data=digits", "M=3", "C=5", "--insecure", "--out", "run"),
+    (*JOIN, "--insecure", "--client", "0", "--patience", "0.1"),
+]
+
+
+@pytest.mark.parametrize("device", ["abacus", "cuda:99"])
+@pytest.mark.parametrize("command", DEVICE_COMMANDS, ids=lambda command: command[0])
+def test_a_device_that_is_not_there_is_refused(
+    command: tuple[str, ...], device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"'{device}'" in refused(capsys, *command, "--device", device)
+
+
+@pytest.mark.parametrize("command", DEVICE_COMMANDS[:2], ids=lambda command: command[0])
+def test_the_fast_engine_needs_the_cpu(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "DEVICES", ("meta",))
+    assert code_of(*command, "engine=fast", "--device", "meta") == 2
+    assert "not meta" in capsys.readouterr().err and list(Path().iterdir()) == []
+
+
+def test_the_fed_server_needs_the_cpu(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "DEVICES", ("meta",))
+    assert "got meta" in refused(capsys, "join", "127.0.0.1:1", "--fed-server", "--keys", "fed", "--device", "meta")
 
 
 # Refused for good is a wrong request: restarting does not help

@@ -12,11 +12,16 @@ from torch import nn
 
 from splitrelay.cli.main import run
 from splitrelay.deploy import backend_fast, client_program, handshake, server_program
+from splitrelay.deploy.client_program import ClientOptions, ClientProgram
+from splitrelay.deploy.handshake import AgreedSpec, build_terms
+from splitrelay.errors import InputError
 from splitrelay.network.limits import Limits
 from splitrelay.network.messages import Terms
+from splitrelay.runs.build import load_data
 from splitrelay.runs.spec import Spec
 from tests.deploy.test_admission import onlooker
-from tests.support.deployment import LocalDeployment, small_spec
+from tests.support.deployment import LocalDeployment, small_spec, write_client_data
+from tests.support.error_fields import expect_error
 
 TWO = ("M=2", "C=9", "R=1")
 
@@ -191,6 +196,20 @@ def test_a_single_image_is_enough(tmp_path: Path) -> None:
     stage.play()
     assert set(stage.words.values()) == {"all rounds are done"}
     assert [event["steps"] for event in stage.events("committed")] == [2, 2]
+
+
+@pytest.mark.parametrize("engine", ["reference", "fast"])
+def test_a_device_needs_the_reference_engine_and_is_recorded_with_the_cpu_level(engine: str, tmp_path: Path) -> None:
+    spec = small_spec(tmp_path, *TWO, f"engine={engine}")
+    write_client_data(spec, tmp_path / "data")
+    options = ClientOptions("", 0, tmp_path / "data/client-0000/data.npz", agreed=AgreedSpec(spec), device="meta")
+    client, data = ClientProgram(options, print), load_data(spec.data)
+    terms = build_terms(spec, data)
+    if engine == "fast":
+        with expect_error(InputError, value="meta", limit="cpu", hint="engine=reference"):
+            client._accept_terms(terms)
+    else:
+        assert client._accept_terms(terms).cpu == build_terms(spec, data, device="meta").cpu == f"{terms.cpu} + meta"
 
 
 def test_a_step_on_all_samples_has_a_limit(join: Joining) -> None:

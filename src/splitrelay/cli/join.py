@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import click
@@ -20,6 +21,7 @@ from splitrelay.cli.deploy_options import (
     notify_systemd,
     warn_insecure,
 )
+from splitrelay.cli.spec_arguments import CPU, check_device, device_option
 from splitrelay.errors import InputError
 
 FOLDER = click.Path(path_type=Path)
@@ -57,6 +59,7 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--check", is_flag=True, help="Check keys, data and spec against the server, then exit without training.")
 @click.option("--patience", type=Seconds(0), default=0, show_default=True,
               help="Exit after so many seconds without a connection to the server; 0 for never.")  # fmt: skip
+@device_option
 @log_option
 def join(
     address: str,
@@ -76,6 +79,7 @@ def join(
     sealed: bool,
     check: bool,
     patience: float,
+    device: str,
     log: str,
 ) -> None:
     """Take part in a run with your own data, until all rounds are done.
@@ -93,6 +97,9 @@ def join(
     Several clients of one host can share a program: repeat --keys and --data, in the same order. A separate evaluator
     gives --test and no --data, a fed server --fed-server.
     """
+    check_device(device)
+    if fed_server and device != CPU:
+        raise InputError("the fed server averages on the CPU", value=device, limit=CPU, hint="Leave --device out.")
     _check_names(keys, insecure, client)
     from splitrelay.deploy.client_program import LEFT, ClientOptions, get_client_name, join_all
     from splitrelay.deploy.handshake import read_agreed_spec
@@ -132,10 +139,11 @@ def join(
             state,
             get_timeouts(),
             code=code,
+            device=device,
         )
         for number, place, folder in zip(numbers, places, folders, strict=True)
     ]
-    with stopping(None) as stop:
+    with stopping(None) as stop, _make_deterministic(device):
         notify_systemd()
         results = join_all(
             options,
@@ -149,6 +157,16 @@ def join(
             has_left = has_left or result == LEFT
     if has_left:
         sys.exit(STOPPED)
+
+
+def _make_deterministic(device: str) -> AbstractContextManager[None]:
+    """Return a context in which a GPU gives the same bits every time. On the CPU a client may have no torch."""
+    if device == CPU:
+        return nullcontext()
+    from splitrelay.runs.build import get_device
+    from splitrelay.runs.trainer import set_deterministic
+
+    return set_deterministic(get_device(device))
 
 
 def _ask(text: str) -> bool:

@@ -13,7 +13,7 @@ from splitrelay.cli.click_extensions import Command
 from splitrelay.cli.console import emit, format_option, format_tick, note
 from splitrelay.cli.deploy_options import away_option, insecure_option, warn_insecure
 from splitrelay.cli.key_values import settings_argument
-from splitrelay.cli.spec_arguments import list_spec_keys, load_spec_arguments
+from splitrelay.cli.spec_arguments import check_device, device_option, list_spec_keys, load_spec_arguments
 from splitrelay.errors import InputError, WorkError
 from splitrelay.table import Table
 
@@ -42,6 +42,7 @@ COLUMNS = ("same weights", "same record", "programs", "deployed s", "simulated s
 @away_option
 @click.option("--lease", type=float, help="Seconds that a client may be absent (default: 60, with faults 5).")
 @click.option("--patience", type=float, default=600, show_default=True, help="Seconds for the deployed run.")
+@device_option
 @format_option
 def rehearse(
     settings: Sequence[str],
@@ -58,6 +59,7 @@ def rehearse(
     away: str,
     lease: float | None,
     patience: float,
+    device: str,
     shape: str,
 ) -> None:
     """Deploy a run on this machine and compare it with the simulation.
@@ -65,6 +67,7 @@ def rehearse(
     The server and M clients run as separate processes over mutual TLS. The weights must be identical to those of
     `splitrelay run`, and so must every row of the record. The exit code is 1 if they are not.
     """
+    check_device(device)
     from splitrelay.deploy.rehearsal import Rehearsal, RehearsalOptions
 
     spec = load_spec_arguments("rehearse", settings)
@@ -72,7 +75,7 @@ def rehearse(
     has_faults = faults is not None or seed is not None
     _check_options(spec, direct, fed_server, insecure, hosts, namespaces, noise, has_faults)
     lease = lease or (5.0 if has_faults else 60.0)
-    options = RehearsalOptions(spec, out, hosts, insecure, patience, away, lease, direct, fed_server)
+    options = RehearsalOptions(spec, out, hosts, insecure, patience, away, lease, direct, fed_server, device=device)
     if has_faults:
         _run_plans(options, faults, seed or 0, plans, shape)
         return

@@ -26,7 +26,7 @@ from splitrelay.cli.deploy_options import (
     warn_insecure,
 )
 from splitrelay.cli.key_values import settings_argument
-from splitrelay.cli.spec_arguments import list_spec_keys, load_spec_arguments
+from splitrelay.cli.spec_arguments import check_device, device_option, list_spec_keys, load_spec_arguments
 from splitrelay.errors import InputError, OutOfRange
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ if TYPE_CHECKING:
 @click.option(
     "--port-file", type=click.Path(path_type=Path), help="Write the port to this file when the server listens."
 )
+@device_option
 @log_option
 def serve(
     settings: Sequence[str], keys: Path | None, insecure: bool, listen: str | None, out: Path | None, **how: Any
@@ -88,6 +89,7 @@ def serve(
     was stopped (SIGTERM, Ctrl-C) or killed, the same command continues from the last committed visit. The result is
     identical to that of an uninterrupted run. The exit code of a server that was stopped before the last round is 130.
     """
+    check_device(how["device"])
     address = check_address(listen, insecure)
     from splitrelay.deploy.server_program import ServerConfig, ServerProgram
     from splitrelay.deploy.server_visit import Policy
@@ -126,6 +128,7 @@ def serve(
         from_scratch=how["from_scratch"],
         keep_checkpoints=how["keep_checkpoints"],
         accept_change=how["accept_change"],
+        device=how["device"],
     )
     _raise_file_limit()
     with stopping(None) as stop:

@@ -27,10 +27,16 @@ def device_option(command: Any) -> Any:
 
 def check_device(device: str) -> None:
     """Raise InputError if a device other than the CPU does not work on this machine."""
-    if device != CPU:
+    if device == CPU:
+        return
+    try:
         from splitrelay.runs.build import get_device
-
-        get_device(device)
+    except ModuleNotFoundError as error:  # a client of the fast engine needs no torch
+        if error.name != "torch":
+            raise
+        hint = "pip install 'splitrelay[deploy]', or leave --device out."
+        raise InputError("torch is not installed here", value=device, limit=CPU, hint=hint) from None
+    get_device(device)
 
 
 def list_spec_keys() -> list[Key]:

@@ -114,6 +114,7 @@ class ClientContext:
     terms: Terms
     images: Samples
     pinned_plan: str = ""  # the layers of a model that is not built in, if the client's operator has accepted them
+    device: str = "cpu"  # the torch device of the reference engine; the fast engine needs the CPU
 
     @property
     def holdings(self) -> list[npt.NDArray[np.int64]]:

@@ -93,8 +93,8 @@ def compute_shape(spec: Spec, images: Inputs, classes: int, pinned: str = "") ->
     return derive_shape(*derive_plan(spec, images, classes, pinned))
 
 
-def get_cpu_level() -> str:
-    """Return the level of this CPU. The results do not depend on it, but it is recorded."""
+def get_cpu_level(device: str = "cpu") -> str:
+    """Return the level of this CPU, the only device. The results do not depend on it, but it is recorded."""
     return kernels.get_cpu_level()
 
 
@@ -149,7 +149,7 @@ class Client:
 class Server:
     """The server half of one visit after another, in a workspace of its own (backend.ServerEngine)."""
 
-    def __init__(self, spec: Spec, images: Inputs, classes: int, shape: Shape, batch: int) -> None:
+    def __init__(self, spec: Spec, images: Inputs, classes: int, shape: Shape, batch: int, device: str = "cpu") -> None:
         self.plan, self.seed = _convert_model(spec, images, classes), spec.seed
         self.work = Workspace(self.plan, shape.cut, len(self.plan.layers), batch, input_gradient=True)
 

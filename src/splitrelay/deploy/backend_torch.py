@@ -1,4 +1,8 @@
-"""The reference engine at both ends of a connection. engine/torch_engine.py converts between tensors and arrays."""
+"""The reference engine at both ends of a connection. engine/torch_engine.py converts between tensors and arrays.
+
+Each end computes on a device of its own. Vectors and messages are arrays of the host: they are copied to the device
+when a visit starts or a message arrives, and back when x or a message leaves.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,7 @@ from splitrelay.engine.torch_engine import (
     WholeEngine,
     from_wire,
     is_finite,
+    move_visit,
     to_wire,
 )
 from splitrelay.errors import InputError
@@ -87,9 +92,16 @@ def has_buffers(spec: Spec, images: Inputs, classes: int) -> bool:
     return not all(slot.parameter for slot in layout.slots)
 
 
-def get_cpu_level() -> str:
-    """Return the instructions that torch uses here: bits may differ between hosts with different ones."""
-    return torch.backends.cpu.get_cpu_capability()
+def get_cpu_level(device: str = "cpu") -> str:
+    """Return the instructions that torch uses here, and the device if it is not the CPU.
+
+    Bits may differ between hosts where this text differs.
+    """
+    level = torch.backends.cpu.get_cpu_capability()
+    if device == "cpu":
+        return level
+    gpu = f" ({torch.cuda.get_device_name(device)})" if device.startswith("cuda") else ""
+    return f"{level} + {device}{gpu}"
 
 
 def find_obstacle() -> str | None:
@@ -109,7 +121,7 @@ class Client:
 
     def __init__(self, context: ClientContext) -> None:
         torch.set_num_threads(1)  # bits depend on it
-        spec, images = context.spec, context.images
+        spec, images, self.device = context.spec, context.images, torch.device(context.device)
         with BUILDING:
             self.shape = compute_shape(spec, images.inputs, images.outputs)
             self.model_spec = build_model_spec(spec, images.inputs, images.outputs)
@@ -117,34 +129,34 @@ class Client:
             self.dtype, self.seed = getattr(torch, spec.model.dtype), spec.seed
             self.network = Network(
                 self.model_spec,
-                to_device(images, self.dtype),
+                to_device(images, self.dtype, self.device),
                 context.holdings,
                 context.batches,
                 context.augmentation,
                 get_loss(spec.model.loss),
                 self.dtype,
             )
-            self.bottom = SubModel(self.model_spec, 0, self.shape.cut, self.dtype)
+            self.bottom = SubModel(self.model_spec, 0, self.shape.cut, self.dtype, self.device)
             self.has_buffers = self.bottom.mask is not None
             is_whole = spec.placement == "whole"
             self.engine = WholeEngine(self.network, spec.seed, spec.model.cut) if is_whole else None
 
     def begin(self, visit: Visit[Vector]) -> ArrayClientHalf:
         """Start a visit of the client half."""
-        training = LocalTraining(self.bottom, convert_visit(visit), self.seed)
+        training = LocalTraining(self.bottom, convert_visit(visit, self.device), self.seed)
         return ArrayClientHalf(TorchClientHalf(training, self.network.samples(training.name, visit.K)))
 
     def get_x(self, visit: Visit[Vector]) -> Vector:
         """Return the client half after a visit."""
         check_finite(is_finite(self.bottom.x), visit)
-        x: Vector = self.bottom.x.numpy()
+        x: Vector = self.bottom.x.cpu().numpy()
         return x
 
     def train_whole(self, visit: Visit[Vector]) -> tuple[Vector, float]:
         """Take K steps of the whole model."""
         assert self.engine is not None
-        done = self.engine.run(convert_visit(visit))
-        return done.x.numpy(), done.cost.loss
+        done = self.engine.run(convert_visit(visit, self.device))
+        return done.x.cpu().numpy(), done.cost.loss
 
     def compute_x0(self) -> Vector:
         """Return the client half of torch's own initialisation."""
@@ -154,27 +166,28 @@ class Client:
 class Server:
     """The server half of one visit after another, on layers of its own (backend.ServerEngine)."""
 
-    def __init__(self, spec: Spec, images: Inputs, classes: int, shape: Shape, batch: int) -> None:
+    def __init__(self, spec: Spec, images: Inputs, classes: int, shape: Shape, batch: int, device: str = "cpu") -> None:
+        self.device = torch.device(device)
         with BUILDING:
             plan = build_model_spec(spec, images, classes)
             dtype = getattr(torch, spec.model.dtype)
-            self.submodel = SubModel(plan, shape.cut, len(plan.layers()), dtype)
+            self.submodel = SubModel(plan, shape.cut, len(plan.layers()), dtype, self.device)
         self.seed, self.loss = spec.seed, get_loss(spec.model.loss)
 
     def begin(self, visit: Visit[Vector]) -> LocalServerHalf[Vector, Labels]:
         """Start a visit of the server half."""
-        training = LocalTraining(self.submodel, convert_visit(visit), self.seed)
+        training = LocalTraining(self.submodel, convert_visit(visit, self.device), self.seed)
         return LocalServerHalf(ArrayServerLayers(DeferredServerLayers(TorchServerLayers(training, self.loss))))
 
     def get_x(self) -> Vector:
         """Return the half as it is now."""
-        x: Vector = self.submodel.x.numpy().copy()
+        x: Vector = self.submodel.x.cpu().numpy().copy()
         return x
 
     def predict(self, x: Vector, h: Vector) -> Vector:
         """Return the outputs of x for smashed data."""
         self.submodel.load(torch.from_numpy(x))
-        out: Vector = self.submodel.predict(from_wire(h)).numpy()
+        out: Vector = self.submodel.predict(from_wire(h, self.device)).cpu().numpy()
         return out
 
 
@@ -184,10 +197,11 @@ class TestSet:
     def __init__(self, context: ClientContext, test: Samples) -> None:
         torch.set_num_threads(1)
         with BUILDING:
-            plan, dtype = build_model_spec(context.spec, test.inputs, test.outputs), context.spec.model.dtype
+            plan = build_model_spec(context.spec, test.inputs, test.outputs)
+            dtype, self.device = getattr(torch, context.spec.model.dtype), torch.device(context.device)
             check_constants(plan, context.terms.plan)
-            self.bottom = SubModel(plan, 0, find_cut_index(plan, context.spec.model.cut), getattr(torch, dtype))
-        self.images, self.classes = to_device(test, getattr(torch, dtype)), test.outputs
+            self.bottom = SubModel(plan, 0, find_cut_index(plan, context.spec.model.cut), dtype, self.device)
+        self.images, self.classes = to_device(test, dtype, self.device), test.outputs
         self.loss = get_loss(context.spec.model.loss)
         self.metrics = get_metrics(context.spec.metrics, test.target, test.outputs)
 
@@ -203,9 +217,9 @@ class TestSet:
         """Add the losses in the order of splitrelay.evaluation: within a slice, then all slices."""
         losses, y, target = [], self.images.y, self.images.target
         for out, (_, labels) in zip(outputs, self.images.slices(SLICE), strict=True):
-            losses.append(float(self.loss(from_wire(out), labels)) * len(labels))
-        together = torch.cat([from_wire(out) for out in outputs])
-        metrics = tuple(metric(together.numpy(), y.numpy()) for metric in self.metrics)
+            losses.append(float(self.loss(from_wire(out, self.device), labels)) * len(labels))
+        together = torch.cat([from_wire(out, self.device) for out in outputs])
+        metrics = tuple(metric(together.cpu().numpy(), y.cpu().numpy()) for metric in self.metrics)
         if target != "classes":
             accuracy = compute_accuracy(predict_targets(together, target), y, target)
             return TestScore(math.fsum(losses) / len(y), accuracy, (), metrics)
@@ -214,9 +228,10 @@ class TestSet:
         return TestScore(*EvaluationSums(math.fsum(losses), *counts).compute_means(), metrics)
 
 
-def convert_visit(visit: Visit[Vector]) -> Visit[torch.Tensor]:
-    """Return the same visit on torch's vectors."""
+def convert_visit(visit: Visit[Vector], device: torch.device) -> Visit[torch.Tensor]:
+    """Return the same visit on torch's vectors, on a device."""
     step: Any = visit.step
     if step.shift is not None:
         step = replace(step, shift=torch.from_numpy(step.shift))
-    return Visit(visit.r, visit.i, visit.m, torch.from_numpy(visit.x), step, visit.K)  # its optimiser starts anew
+    on_host = Visit(visit.r, visit.i, visit.m, torch.from_numpy(visit.x), step, visit.K)  # its optimiser starts anew
+    return move_visit(on_host, device)

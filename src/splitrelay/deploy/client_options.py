@@ -38,6 +38,7 @@ class ClientOptions:
     timeouts: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)
     code: tuple[Path, ...] = ()  # own copies of the modules that the spec names
+    device: str = "cpu"  # the torch device of the client half
 
 
 def get_client_number(options: ClientOptions, identity: Identity | None) -> int:

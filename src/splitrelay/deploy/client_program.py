@@ -286,7 +286,7 @@ class ClientProgram:
             raise TermsNotAgreed(
                 f"nothing was sent. Give --spec or {accept} to ask the server whether it takes this client"
             )
-        cpu = get_backend(spec.engine).get_cpu_level()
+        cpu = get_backend(spec.engine).get_cpu_level(self.options.device)
         n = 0 if self.m >= EVALUATOR_NUMBER else len(self.images or ())
         address = "" if self.peers is None or spec.route == "centralized" else self.peers.address
         self.digest = self.digests.find(terms.salt, self.images, self.test_images)
@@ -320,7 +320,7 @@ class ClientProgram:
         if self.images is None:
             self.images = self._convert(raw, spec, terms)
         self.raw = None
-        context = ClientContext(self.m, spec, terms, self.images, plan)
+        context = ClientContext(self.m, spec, terms, self.images, plan, self.options.device)
         used = UsedVisits(allowed, self._get_usage_file(spec), self.options.repeats)
         self.visitor = VisitRunner(context, used, seals, self._build_evaluator(context), self.peers, self.usage)
         self.session.bounds = Bounds(
@@ -342,6 +342,9 @@ class ClientProgram:
             hint = "Nothing was sent. Ask the operator of the server; splitrelay join --check shows what it offers."
             what = "the server's terms are not the accepted ones"
             raise InputError(what, value=terms.spec_hash, limit=options.accept_spec, hint=hint)
+        if options.device != "cpu" and spec.engine == "fast":
+            hint = "Leave --device out, or have the server started with engine=reference."
+            raise InputError("the fast engine computes on the CPU only", value=options.device, limit="cpu", hint=hint)
         for file in options.code:
             if str(file.resolve().parent) not in sys.path:
                 sys.path.insert(0, str(file.resolve().parent))

@@ -202,6 +202,7 @@ class DeployedRun:
             data,
             partition,
             clients=self.recorded,
+            device=clients.server_visits.device,
             evaluator=self.evaluator,
             cut=SealedCut() if is_averaged else None,
         )
@@ -286,7 +287,7 @@ class DeployedRun:
 
     def _make_state(self) -> Any:
         """Return the state before the first round. If the client half is sealed, it is without that half."""
-        x0 = self.trainer.x0()
+        x0 = self.trainer.x0().cpu()  # between two visits x is on the host, whatever the device is
         x: Any = make_first_state(x0[self.boundary :].clone(), self.kind) if self.is_sealed else x0
         return self.trainer.algorithm.init(x)
 

@@ -37,6 +37,7 @@ def build_terms(
     sealed: bool = False,
     judged: bool = False,
     salt: bytes = b"",
+    device: str = "cpu",
 ) -> Terms:
     """Return the terms of a spec: the spec itself, and how a pixel becomes a number. Its engine is written out."""
     train, augmentation, backend = data.train, data.augmentation, get_backend(spec.engine)
@@ -47,7 +48,7 @@ def build_terms(
         spec=_write_spec(spec),
         spec_hash="",
         engine=spec.engine,
-        cpu=backend.get_cpu_level(),
+        cpu=backend.get_cpu_level(device),
         shape=images.shape if images else IMAGE_PLACEHOLDER,
         classes=train.classes,
         mean=images.mean if images else (),

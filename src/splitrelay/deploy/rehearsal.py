@@ -190,6 +190,7 @@ class RehearsalOptions:
         direct: Clients send their half directly to the next client.
         fed: Start a fed server, which averages the client halves.
         simulated: Directory of a simulation that several rehearsals share; None for a directory in `out`.
+        device: The torch device of server, clients and simulation.
     """
 
     spec: Spec
@@ -202,6 +203,7 @@ class RehearsalOptions:
     direct: bool = False
     fed: bool = False
     simulated: Path | None = None
+    device: str = "cpu"
 
 
 class Hosts(Protocol):
@@ -261,7 +263,7 @@ class Deployment:
 
     def __init__(self, options: RehearsalOptions, hosts: Hosts, program: type[Program] = Program) -> None:
         self.options, self.hosts, self.program = options, hosts, program
-        self.spec = resolve_spec(options.spec)[0]
+        self.spec = resolve_spec(options.spec, options.device)[0]
         self.folder = options.out / "rehearsal"
         self.port_file = self.folder / "port"
         self.log_hint = f"See {self.folder / 'logs'}."
@@ -312,7 +314,7 @@ class Deployment:
         arguments = ["serve", str(self.folder / "spec.toml"), "--out", str(options.out)]
         arguments += ["--listen", f"{self.hosts.server_host}:0", "--port-file", str(self.port_file), "--linger", "0"]
         arguments += ["--fed-server"] * options.fed
-        arguments += ["--away", options.away, "--lease", f"{options.lease:g}"]
+        arguments += ["--away", options.away, "--lease", f"{options.lease:g}", "--device", options.device]
         for m in partition.empty:
             arguments += ["--without", str(m)]
         arguments += ["--insecure"] if options.insecure else ["--keys", str(self.folder / "server")]
@@ -330,7 +332,7 @@ class Deployment:
             if m == spec.evaluator and (options.fed or spec.route == "peer-to-peer"):
                 arguments += ["--test", str(self._get_data_file(Path("test"))), "--keep", str(options.out / MODEL)]
         arguments += ["--insecure"] * options.insecure + ["--sealed"] * options.fed
-        arguments += ["--spec", str(self.folder / "spec.toml")]
+        arguments += ["--spec", str(self.folder / "spec.toml"), "--device", options.device]
         if options.direct:
             arguments += ["--listen", f"{self.hosts.get_client_host(clients[0])}:0"]
         log = self.folder / "logs" / f"host-{number}.log"
@@ -366,7 +368,7 @@ class Deployment:
         """Simulate the same spec without the skipped visits, and compare weights and rows."""
         began = time.monotonic()
         shared = None if skips else self.options.simulated
-        simulated = simulate(self.spec, RunDirectory(shared or self.folder / "simulated"), skips)
+        simulated = simulate(self.spec, RunDirectory(shared or self.folder / "simulated"), skips, self.options.device)
         deployed = RunDirectory(self.options.out)
         return Verdict(
             deployed.model.exists() and deployed.model.read_bytes() == simulated.model.read_bytes(),
@@ -448,9 +450,9 @@ def stop_programs(programs: Sequence[Program]) -> None:
     server.stop()
 
 
-def simulate(spec: Spec, directory: RunDirectory, skips: Skips) -> RunDirectory:
+def simulate(spec: Spec, directory: RunDirectory, skips: Skips, device: str = "cpu") -> RunDirectory:
     """Run the spec in this process without the skipped visits; return the run directory."""
-    for _ in execute(spec, directory, skips=skips):
+    for _ in execute(spec, directory, skips=skips, device=device):
         pass
     return directory
 

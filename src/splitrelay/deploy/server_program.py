@@ -89,6 +89,7 @@ class ServerConfig:
     from_scratch: bool = False  # start at round 0, and move earlier results to set-aside/
     keep_checkpoints: int = 2
     accept_change: bool = False  # continue although code or data of the user have changed, and record it
+    device: str = "cpu"  # the torch device of the server half and of the evaluation
 
 
 class ServerProgram:
@@ -109,7 +110,7 @@ class ServerProgram:
         self.directory = RunDirectory(config.out, config.keep_checkpoints)
         self.directory.check_kinds()
         self.excluded: frozenset[int] = frozenset()
-        self.spec, self.engine_is = resolve_spec(keep_engine(config.spec, self.directory))
+        self.spec, self.engine_is = resolve_spec(keep_engine(config.spec, self.directory), config.device)
         self.data = load_data(self.spec.data)
         with BUILDING:
             self.shape = compute_shape(self.spec, *self._get_data_shape())
@@ -278,7 +279,8 @@ class ServerProgram:
         transfer = SealedHalf if self.sealed else ReadableHalf
         is_full = self.spec.optimiser.draw == "full"
         largest_batch = max(self.sizes.values()) if is_full else self.spec.optimiser.batch
-        visits = ServerVisits(self.spec, self.shape, *self._get_data_shape(), largest_batch, transfer)
+        shape, device = self._get_data_shape(), self.config.device
+        visits = ServerVisits(self.spec, self.shape, *shape, largest_batch, transfer, device)
         context = VisitContext(
             self.network.connections,
             visits,
@@ -433,8 +435,15 @@ class ServerProgram:
 
     def _build_context(self) -> ServerContext:
         shape, dtype = self.shape, self.spec.model.dtype
+        config = self.config
         terms = build_terms(
-            self.spec, self.data, self.config.timeouts.heartbeat, self.sealed, self.config.has_evaluator, self.salt
+            self.spec,
+            self.data,
+            config.timeouts.heartbeat,
+            self.sealed,
+            config.has_evaluator,
+            self.salt,
+            config.device,
         )
         full = self.spec.optimiser.draw == "full"
         bounds = Bounds(
@@ -466,7 +475,7 @@ class ServerProgram:
                 return f"a step on all of {accept.n} samples is too long. Bring at most {bounds.batch}."
             return None
 
-        half, config = compute_half_size(self.spec, shape), self.config
+        half = compute_half_size(self.spec, shape)
         return ServerContext(
             terms, bounds, half, self.spec.partition.M, config.admit.join, check_accept,
             config.has_evaluator, config.fed, config.limits, config.timeouts,

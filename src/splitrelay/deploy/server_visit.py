@@ -345,6 +345,7 @@ class ServerVisits:
         classes: int,
         batch: int,
         transfer: Callable[[ServerVisits, Visit[Any]], TransferredHalf] = ReadableHalf,
+        device: str = "cpu",
     ) -> None:
         """Remember the sizes.
 
@@ -355,9 +356,10 @@ class ServerVisits:
             classes: The number of outputs of the model.
             batch: The samples of the largest step.
             transfer: How the client half travels.
+            device: The torch device of the server half.
         """
         self.spec, self.shape, self.images, self.classes, self.batch = spec, shape, images, classes, batch
-        self.transfer = transfer
+        self.transfer, self.device = transfer, device
         self.free: list[ServerEngine] = []
 
     @property
@@ -385,7 +387,7 @@ class ServerVisits:
         if self.free:
             return self.free.pop()
         build: Callable[..., ServerEngine] = get_backend(self.spec.engine).Server
-        return build(self.spec, self.images, self.classes, self.shape, self.batch)
+        return build(self.spec, self.images, self.classes, self.shape, self.batch, self.device)
 
     def release(self, server_visit: ServerVisit) -> None:
         """Take the engine of a visit back, however the visit ended."""

@@ -34,6 +34,7 @@ from splitrelay.deploy.deposit_bound import DepositOutOfBounds, check_move
 from splitrelay.deploy.journal import Journal
 from splitrelay.deploy.server_visit import ServerVisits, to_arrays
 from splitrelay.engine.base import split_visit
+from splitrelay.engine.torch_engine import move_visit
 from splitrelay.errors import Diverged, WorkError
 from splitrelay.runs.build import build_engine, build_network
 from splitrelay.runs.spec import Spec
@@ -68,8 +69,8 @@ class TestSetVisits:
         M = server_visits.spec.partition.M
         images = Partition((chosen,) * M, kind="probe")
         spec = spec.model_copy(update={"data": spec.data.model_copy(update={"validation": 0.0})})
-        network, _ = build_network(spec, replace(data, train=data.test), images)
-        self.engine, self.server_visits = build_engine(spec, network), server_visits
+        network, _ = build_network(spec, replace(data, train=data.test), images, device=server_visits.device)
+        self.engine, self.server_visits, self.device = build_engine(spec, network), server_visits, network.device
 
     def get_lifetime(self, visit: Visit[torch.Tensor], most: int) -> int:
         """Count the visits in a row that can be made from the start of `visit`; stop at `most`."""
@@ -82,14 +83,15 @@ class TestSetVisits:
         return most
 
     def _make(self, visit: Visit[torch.Tensor]) -> torch.Tensor:
-        outcome = self.engine.run(visit)
+        outcome = self.engine.run(move_visit(visit, self.device))
         if not isinstance(outcome, Done):
             raise WorkError("the server could not make a visit on its test images")
-        halves = [visit] if self.server_visits.whole else split_visit(visit, self.server_visits.shape.boundary)
-        ends = [outcome.x] if self.server_visits.whole else outcome.x.tensor_split([self.server_visits.shape.boundary])
+        x, boundary = outcome.x.cpu(), self.server_visits.shape.boundary
+        halves = [visit] if self.server_visits.whole else split_visit(visit, boundary)
+        ends = [x] if self.server_visits.whole else x.tensor_split([boundary])
         for start, end in zip(map(to_arrays, halves), ends, strict=True):
             check_move(start.x, end.numpy(), self.server_visits.limit(start), whose="a visit on test images")
-        return outcome.x
+        return x
 
 
 class Examiner:

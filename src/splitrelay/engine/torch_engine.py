@@ -1,8 +1,8 @@
 """The reference engine: local steps of a network with torch, for a whole or a cut model.
 
-`ArrayClientHalf` and `ArrayServerLayers` are the halves of a deployed run: torch inside, arrays outside. On the wire
-images have channels last. Arrays from the wire are read-only and not aligned, so they are copied once into memory that
-torch has allocated: the bits of a result depend on the alignment.
+`ArrayClientHalf` and `ArrayServerLayers` are the halves of a deployed run: torch inside, on any device, and arrays
+outside. On the wire images have channels last. Arrays from the wire are read-only and not aligned, so they are copied
+once into memory that torch has allocated: the bits of a result depend on the alignment.
 
 The rules on order, bits and threads are in engine/base.py.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any
@@ -260,11 +261,20 @@ def to_wire(h: torch.Tensor) -> Array:
     return array
 
 
-def from_wire(array: Array) -> torch.Tensor:
-    """Return an array of the wire as a tensor in memory that torch has allocated."""
+def from_wire(array: Array, device: torch.device) -> torch.Tensor:
+    """Return an array of the wire as a tensor in memory that torch has allocated, on a device."""
     copy = torch.empty(array.shape, dtype=DTYPES[array.dtype])
     copy.numpy()[...] = array
-    return copy.permute(FIRST) if array.ndim == 4 else copy
+    moved = copy.to(device)  # the same tensor on the CPU
+    return moved.permute(FIRST) if array.ndim == 4 else moved
+
+
+def move_visit(visit: Visit[torch.Tensor], device: torch.device) -> Visit[torch.Tensor]:
+    """Return a visit with its vectors on a device. Nothing is copied if they are there."""
+    step = visit.step
+    if step.shift is not None:
+        step = replace(step, shift=step.shift.to(device))
+    return replace(visit, x=visit.x.to(device), step=step)
 
 
 def read_norms(norms: Sequence[torch.Tensor]) -> list[float]:
@@ -277,15 +287,16 @@ class ArrayClientHalf:
 
     def __init__(self, half: TorchClientHalf) -> None:
         self.half, self.step, self.prepare_next, self.apply = half, half.step, half.prepare_next, half.apply
+        self.device = half.training.layers.x.device
 
     def forward(self, k: int, /) -> tuple[Array, Array]:
         """Return smashed data and labels."""
         h, labels = self.half.forward(k)
-        return to_wire(h), labels.numpy()
+        return to_wire(h), labels.cpu().numpy()
 
     def backward(self, gradient: Array, /) -> Sequence[float]:
         """Compute the client's gradient; return its squared norms."""
-        return read_norms(self.half.backward(from_wire(gradient)))
+        return read_norms(self.half.backward(from_wire(gradient, self.device)))
 
 
 class ArrayServerLayers:
@@ -293,11 +304,12 @@ class ArrayServerLayers:
 
     def __init__(self, layers: DeferredServerLayers) -> None:
         self.layers, self.step, self.apply = layers, layers.step, layers.apply
+        self.device = layers.training.layers.x.device
 
     def prepare(self, h: Array, labels: Array, /) -> tuple[torch.Tensor, torch.Tensor]:
         """Copy the batch into tensors."""
         kind = h.dtype if labels.dtype.kind == "f" else np.int64  # real labels have the dtype of the model
-        return self.layers.prepare(from_wire(h), torch.from_numpy(labels.astype(kind)))
+        return self.layers.prepare(from_wire(h, self.device), torch.from_numpy(labels.astype(kind)).to(self.device))
 
     def compute(self, k: int, h: torch.Tensor, labels: torch.Tensor, /) -> Reply[Array]:
         """Compute forward and backward."""
@@ -306,7 +318,7 @@ class ArrayServerLayers:
 
     def predict(self, h: Array, /) -> Array:
         """Return the outputs as in evaluation."""
-        return to_wire(self.layers.predict(from_wire(h)))
+        return to_wire(self.layers.predict(from_wire(h, self.device)))
 
 
 class WholeEngine:
