@@ -160,6 +160,9 @@ if [ "${1:-}" = test ]; then
     "$venv/bin/mypy" >"$venv/mypy.txt" 2>&1 & # beside the tests: it uses one core only
     mypy=$!
     trap 'kill "$mypy" 2>/dev/null || :' EXIT
+    # Compile all modules once after a set-up, while mypy runs, and not once in each worker.
+    [ -f "$venv/compiled" ] || "$python" -m pytest --collect-only -q >/dev/null 2>&1 || :
+    : >"$venv/compiled"
     workers=$("$python" -c 'import os; print(os.cpu_count() + 1)') # one more than cores: tests of deployments often wait
     failed=0
     "$python" -m pytest --numprocesses "$workers" --dist worksteal "$@" || failed=$?
