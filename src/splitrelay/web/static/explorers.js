@@ -150,14 +150,21 @@ class PartitionView {
     this.refresh = latest((signal) => this.load(signal));
     this.node = el("div", { class: "view" });
     this.result = el("div", { id: "partition", "aria-busy": "false" });
-    const change = () => this.refresh();
-    this.sliders = [slider({ key: "C", text: "classes of a client", low: 1, high: 10, value: 2, whole: true, log: false }, change), slider({ key: "alpha", text: "concentration: smaller is more uneven", low: 0.01, high: 1000, value: 10 }, change), slider({ key: "M", text: "clients", low: 1, high: 500, value: 10, whole: true }, change), slider({ key: "seed", text: "of the random draw", low: 1, high: 100, value: 1, whole: true, log: false }, change)];
+    this.sliders = [
+      { key: "C", text: "classes of a client", low: 1, high: 10, value: 2, whole: true, log: false },
+      { key: "alpha", text: "concentration: smaller is more uneven", low: 0.01, high: 1000, value: 10 },
+      { key: "M", text: "clients", low: 1, high: 500, value: 10, whole: true },
+      { key: "seed", text: "of the random draw", low: 1, high: 100, value: 1, whole: true, log: false },
+    ].map((options) => slider(options, () => this.refresh()));
   }
 
   async start() {
     const kinds = /** @type {[string, string][]} */ ([["exdir", "ExDir(C, alpha)"], ["dirichlet", "Dirichlet(alpha)"], ["pathological", "C classes a client"], ["iid", "iid"]]);
     const sets = /** @type {[string, string][]} */ (["digits", "mnist", "fashion-mnist", "cifar10"].map((name) => [name, name]));
-    const panel = el("form", { onsubmit: (/** @type {Event} */ event) => event.preventDefault() }, el("div", { class: "controls" }, choose("Data", sets, this.data, (value) => { this.data = value; this.refresh(); }), choose("Scheme", kinds, this.kind, (value) => { this.kind = value; this.arrange(); this.refresh(); }), choose("Form", [["paper", "paper"], ["balanced", "balanced"]], this.form, (value) => { this.form = value; this.refresh(); })), ...this.sliders.map((one) => one.node));
+    const panel = el("form", { onsubmit: (/** @type {Event} */ event) => event.preventDefault() }, el("div", { class: "controls" },
+      choose("Data", sets, this.data, (value) => { this.data = value; this.refresh(); }),
+      choose("Scheme", kinds, this.kind, (value) => { this.kind = value; this.arrange(); this.refresh(); }),
+      choose("Form", [["paper", "paper"], ["balanced", "balanced"]], this.form, (value) => { this.form = value; this.refresh(); })), ...this.sliders.map((one) => one.node));
     this.node.replaceChildren(el("h1", {}, "Partitions"), el("p", { class: "note" }, "How a training set is divided among the clients. Every sample belongs to exactly one client."), el("div", { class: "explorer" }, panel, this.result));
     this.arrange();
     await this.load(new AbortController().signal);

@@ -5,9 +5,10 @@
 /** The picture and the measures of a partition. @param {Json} found */
 function partitionFigure(found) {
   const max = Math.max(1, ...found.counts.map((/** @type {number[]} */ row) => Math.max(...row)));
-  const order = found.counts.map((/** @type {number[]} */ _, /** @type {number} */ m) => m);
-  if (found.M > 40) order.sort((/** @type {number} */ a, /** @type {number} */ b) => found.counts[a].indexOf(Math.max(...found.counts[a])) - found.counts[b].indexOf(Math.max(...found.counts[b])) || a - b);
-  const picture = heatMap({ label: `${found.title}: samples of each class at each client`, columns: "client", rows: "class", columnNames: order.map(String), rowNames: found.classes.map(String), values: order.map((/** @type {number} */ m) => found.counts[m]), max, format: (value) => String(value ?? 0), note: `${found.N} samples.${found.M > 40 ? " Clients are sorted by their main class." : ""} A stronger colour means more samples.` });
+  const main = found.counts.map((/** @type {number[]} */ row) => row.indexOf(Math.max(...row)));
+  const order = Array.from(main, (_, m) => m);
+  if (found.M > 40) order.sort((a, b) => main[a] - main[b] || a - b);
+  const picture = heatMap({ label: `${found.title}: samples of each class at each client`, columns: "client", rows: "class", columnNames: order.map(String), rowNames: found.classes.map(String), values: order.map((m) => found.counts[m]), max, format: (value) => String(value ?? 0), note: `${found.N} samples.${found.M > 40 ? " Clients are sorted by their main class." : ""} A stronger colour means more samples.` });
   const names = /** @type {[string, string][]} */ ([["sizes", "samples per client"], ["classes_per_client", "classes per client"], ["clients_per_class", "clients per class"], ["total_variation", "total variation"], ["earth_movers", "earth mover's (L1)"]]);
   const rows = names.map(([key, text]) => [text, ...["min", "median", "mean", "max", "sd"].map((name) => exact(`${key}.${name}`, found.measures[key][name]))]);
   const empty = found.measures.empty;
@@ -73,7 +74,8 @@ class RunView {
     const parts = [];
     if (run.classes.error) parts.push(el("p", { class: "note" }, run.classes.error));
     else {
-      const names = run.classes.values[0].map((/** @type {any} */ _, /** @type {number} */ c) => (run.partition.classes && run.partition.classes.length === run.classes.values[0].length ? String(run.partition.classes[c]) : String(c)));
+      const count = run.classes.values[0].length, known = run.partition.classes;
+      const names = Array.from({ length: count }, (_, c) => String(known && known.length === count ? known[c] : c));
       parts.push(heatMap({ label: "Test accuracy of each class after each round (%)", columns: "round", rows: "class", columnNames: run.classes.rounds.map(String), rowNames: names, values: run.classes.values, max: 100, isLinear: true, format: (value) => num(value, 3), note: "No colour is 0 %, the full colour 100 %. A class that loses its colour has been forgotten." }));
     }
     if (run.places.error) parts.push(el("p", { class: "note" }, `Forgetting by position: ${run.places.error}`));
