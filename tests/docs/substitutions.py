@@ -42,7 +42,9 @@ SETS = (
 ROUNDS = (
     Row(r"(run data=mnist .*)R=100 every=5", r"\1R=2", "a minute each"),
     Row(r"(run preset=\S+ algorithm=\w+)$", r"\1 R=1 --out preset", "the paper's 1000 rounds"),
-    Row(r"(reproduce cross-device-\S+)", r"\1 --plan", "the paper's 1000 rounds; test_reproduce.py runs a cell"),
+    Row(r"(reproduce cross-device-mnist-c2-k10)$", r"\1 --plan", "docs/experiments.md shows that a cell runs"),
+    Row(r"(reproduce cross-device-\S+)", r"\1 R=1 --seeds 1 --jobs 1", "the paper's 1000 rounds, three times"),
+    Row(r"(reproduce cross-device-\S+ .*cross-device-\S+)$", r"\1 --plan", "hours"),
     Row(r"(reproduce (?:reasons|clipping|cuts|vgg11))$", r"\1 --plan", "minutes to hours"),
     Row(r"(reproduce (?:tuned|silos|family|cnncifar|landscape))$", r"\1 --plan", "minutes to hours"),
     Row(r"(reproduce cross-device --budget 2h)", r"\1 --plan", "it would take the two hours"),
