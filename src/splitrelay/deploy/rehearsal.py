@@ -356,7 +356,7 @@ class Deployment:
     def check_server(self, server: Program) -> None:
         """Raise a WorkError if the server has failed."""
         if server.has_failed():
-            raise WorkError("the server failed", value=server.get_log_tail(), hint=self.log_hint)
+            raise WorkError("the server failed", value=server.get_log_tail().rstrip("."), hint=self.log_hint)
 
     def check_time(self, until: float) -> None:
         """Raise a WorkError if the monotonic time is after `until`."""
