@@ -27,9 +27,10 @@ def can_create_namespaces() -> bool:
     """Return whether this kernel allows this user to create a namespace."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
+    name = f"splitrelay-{os.getpid()}-probe"  # other workers of the test command probe at the same time
     try:
-        run_ip("netns", "add", "splitrelay-0-probe")
-        run_ip("netns", "delete", "splitrelay-0-probe")
+        run_ip("netns", "add", name)
+        run_ip("netns", "delete", name)
     except WorkError:
         return False
     return True
